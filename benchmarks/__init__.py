@@ -1,0 +1,1 @@
+"""Offline and measuring: traces replayed through the very functions that the service calls."""

@@ -1,0 +1,3 @@
+module tessera.gpu/benchmarks/floor
+
+go 1.24
