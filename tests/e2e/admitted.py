@@ -108,7 +108,7 @@ def extender(plane: ControlPlane, port: HeldPort, door: HeldPort, *flags: str) -
     command += ["--pod-namespace", "tessera-system", *flags]
     url = f"http://{port}"
     process = plane.start("tessera-extender", command, url, lambda: answers(f"{url}/readyz"))
-    wait_until(lambda: advertised(plane), "every node advertises totals", 60)
+    wait_until(lambda: advertised(plane), "every node advertises totals")
     return process
 
 
@@ -116,7 +116,7 @@ def in_force(stage: Stage) -> None:
     """Wait until the API server calls the webhooks, and each policy refuses what it is there for."""
     probe: Json = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
     asks = probe | {"metadata": {"name": "probe", "annotations": {"tessera.gpu/memory": "1Gi"}}}
-    wait_until(lambda: not stage.refusal(asks), "the webhooks answer", 60)
+    wait_until(lambda: not stage.refusal(asks), "the webhooks answer")
     cdi = {"metadata": {"name": "probe", "annotations": {"tessera.gpu/memory": "1Gi", "cdi.k8s.io/x": "y"}}}
     wait_until(lambda: "cdi.k8s.io/x is set" in stage.refusal(probe | cdi), "the policy on devices is enforced")
     there = {"containers": [{"name": "main", "image": "none"}], "nodeName": "node-000"}

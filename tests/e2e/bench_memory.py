@@ -22,7 +22,7 @@ from tests.e2e.controlplane.api import answers, fetch
 from tests.e2e.controlplane.cluster import ControlPlane
 from tests.e2e.controlplane.ports import HeldPort
 from tests.e2e.controlplane.waiting import wait_until
-from tests.e2e.scene import EXTENDER, ROOT, control_plane
+from tests.e2e.scene import EXTENDER, GPUNODES, ROOT, control_plane
 
 BATCH: Final = 64  # writes in one transaction of etcd
 KEYS: Final = {"Node": "minions/", "GPUNode": "tessera.gpu/gpunodes/", "Pod": "pods/default/"}
@@ -92,13 +92,13 @@ def _b64(text: str) -> str:
 
 def shown(plane: ControlPlane) -> list[int]:
     """Return how many nodes, gpunodes and pods the API server knows, once its caches have all."""
-    paths = ("/api/v1/nodes", "/apis/tessera.gpu/v1alpha1/gpunodes", "/api/v1/pods")
+    paths = ("/api/v1/nodes", GPUNODES, "/api/v1/pods")
 
     def counted() -> list[int]:
         pages = [json.loads(plane.request("GET", f"{path}?limit=1")) for path in paths]
         return [1 + page["metadata"].get("remainingItemCount", 0) for page in pages if page["items"]]
 
-    return wait_until(counted, "the objects are shown", 60)
+    return wait_until(counted, "the objects are shown")
 
 
 def memory(pid: int) -> str:

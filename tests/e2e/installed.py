@@ -28,7 +28,7 @@ from tests.e2e.controlplane.ports import LOOPBACK, HeldPort
 from tests.e2e.controlplane.process import Process
 from tests.e2e.controlplane.waiting import wait_until
 from tests.e2e.relay import Relay
-from tests.e2e.scene import leaders
+from tests.e2e.scene import GPUNODES, leaders
 from tests.nodeagent.fakenvml import Node, card, uuid
 
 Json = dict[str, Any]
@@ -255,7 +255,7 @@ class Stage:
 
     def gpus(self, node: str) -> list[Json]:
         """Return a node's cards as its agent has told them."""
-        found = json.loads(self.plane.request("GET", f"/apis/tessera.gpu/v1alpha1/gpunodes/{node}"))
+        found = json.loads(self.plane.request("GET", f"{GPUNODES}/{node}"))
         return list(found["status"]["gpus"])
 
     def pod(self, name: str) -> Json:

@@ -17,7 +17,7 @@ import yaml
 
 from contract.inventory import Gpu, Inventory, encode
 from contract.names import LEADER
-from tests.e2e.controlplane.api import ApiError, answers
+from tests.e2e.controlplane.api import MERGE, ApiError, answers
 from tests.e2e.controlplane.cluster import ControlPlane
 from tests.e2e.controlplane.ports import HeldPort
 from tests.e2e.controlplane.process import Process
@@ -28,6 +28,7 @@ from tests.e2e.relay import Relay
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
 EXTENDER: Final = service_account("tessera-system", "tessera-extender")
+GPUNODES: Final = "/apis/tessera.gpu/v1alpha1/gpunodes"
 SHARERS: Final = 48
 MIB: Final = 1 << 20
 
@@ -56,7 +57,7 @@ def control_plane() -> Iterator[ControlPlane]:
 def _served(plane: ControlPlane) -> bool:
     """Say whether the API server has opened its store for the new kind, which follows Established."""
     try:
-        plane.request("GET", "/apis/tessera.gpu/v1alpha1/gpunodes")
+        plane.request("GET", GPUNODES)
     except ApiError:
         return False
     return True
@@ -84,9 +85,10 @@ def add_inventories(plane: ControlPlane, machines: Iterable[tuple[str, Inventory
 
 def _add_inventory(plane: ControlPlane, name: str, inventory: Inventory) -> None:
     gpu_node = {"apiVersion": "tessera.gpu/v1alpha1", "kind": "GPUNode", "metadata": {"name": name}}
-    made = json.loads(plane.request("POST", "/apis/tessera.gpu/v1alpha1/gpunodes", gpu_node))
-    made["status"] = encode(inventory)
-    plane.request("PUT", f"/apis/tessera.gpu/v1alpha1/gpunodes/{name}/status", made)
+    plane.request("POST", GPUNODES, gpu_node)
+    # A merge, as the extender may write its part of the status in between.
+    status = {"status": encode(inventory)}
+    plane.request("PATCH", f"{GPUNODES}/{name}/status", status, content_type=MERGE)
 
 
 def totals(inventory: Inventory) -> dict[str, str]:
@@ -218,7 +220,7 @@ def scheduler_configuration(plane: ControlPlane, name: str, port: HeldPort | Rel
 
 def advertised(plane: ControlPlane) -> bool:
     """Say whether every node with cards advertises totals."""
-    gpu_nodes = json.loads(plane.request("GET", "/apis/tessera.gpu/v1alpha1/gpunodes"))["items"]
+    gpu_nodes = json.loads(plane.request("GET", GPUNODES))["items"]
     nodes = {n["metadata"]["name"]: n for n in json.loads(plane.request("GET", "/api/v1/nodes"))["items"]}
     there = [nodes[name] for g in gpu_nodes if (name := g["metadata"]["name"]) in nodes]
     return all("tessera.gpu/share" in node["status"]["allocatable"] for node in there)
@@ -237,5 +239,5 @@ def extender(plane: ControlPlane, port: HeldPort, *flags: str) -> Process:
     url = f"http://{port}"
     command += ["--port", str(port.number), *flags]
     process = plane.start("tessera-extender", command, url, lambda: answers(f"{url}/readyz"))
-    wait_until(lambda: advertised(plane), "every node advertises totals", 60)
+    wait_until(lambda: advertised(plane), "every node advertises totals")
     return process

@@ -18,14 +18,13 @@ from contract.names import WEBHOOKS
 from extender.controllers.certificates import LIFETIME, make
 from extender.wire import Pod
 from tests.e2e.admitted import PODS, Json, Stage, admitted, apply, webhooks
-from tests.e2e.controlplane.api import ApiError, fetch
+from tests.e2e.controlplane.api import MERGE, STRATEGIC, ApiError, fetch
 from tests.e2e.controlplane.cluster import KubectlError
 from tests.e2e.controlplane.waiting import wait_until
 from tests.extender.test_request import REFUSALS
 
 pytestmark = pytest.mark.e2e
 
-MERGE: Final = "application/merge-patch+json"
 # The API server reads quantities before it asks anybody.
 NOT_OURS: Final = {"a resource that is no quantity": "quantities must match the regular expression"}
 API_SERVERS_TOO: Final = {"a resource below nothing", "half a resource"}  # if we did not
@@ -111,7 +110,7 @@ def test_without_any_server_of_ours_the_policies_refuse(stage: Stage) -> None:
 def restore(stage: Stage) -> None:
     """Put the webhooks back, and wait until the leader has told by which certificate to know them."""
     apply(stage.plane, webhooks(stage.door))
-    wait_until(lambda: not stage.refusal(pod("probe", memory="1Gi")), "the webhooks answer", 30)
+    wait_until(lambda: not stage.refusal(pod("probe", memory="1Gi")), "the webhooks answer")
     wait_until(lambda: "env" in stage.dry(pod("probe", memory="1Gi"))["spec"]["containers"][0], "and are called")
 
 
@@ -226,11 +225,10 @@ def test_a_guarded_pod_gets_no_card_later(stage: Stage) -> None:
     apply(stage.plane, [space])
     wait_until(lambda: stage.refusal(older, namespace="guarded-later"), "the namespace is guarded")
     stage.create(pod("newer"), namespace="guarded-later")
-    strategic = "application/strategic-merge-patch+json"
 
     def change(name: str, body: Json, sub: str = "") -> None:
         path = f"{PODS.format('guarded-later')}/{name}{sub}"
-        stage.plane.request("PATCH", path, body, content_type=strategic)
+        stage.plane.request("PATCH", path, body, content_type=STRATEGIC)
 
     def debugger(name: str, **more: object) -> Json:
         return {"spec": {"ephemeralContainers": [{"name": name, "image": "none"} | more]}}
@@ -360,7 +358,7 @@ def test_a_certificate_is_followed_by_the_next_under_load(stage: Stage) -> None:
         path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/{WEBHOOKS}"
         names = [webhook["name"] for webhook in json.loads(stage.plane.request("GET", path))["webhooks"]]
         trust = {"webhooks": [{"name": n, "clientConfig": {"caBundle": encoded["ca.crt"]}} for n in names]}
-        stage.plane.request("PATCH", path, trust, content_type="application/strategic-merge-patch+json")
+        stage.plane.request("PATCH", path, trust, content_type=STRATEGIC)
     time.sleep(1)
     failed: list[str] = []
     asked, stop = [0], threading.Event()
@@ -377,7 +375,7 @@ def test_a_certificate_is_followed_by_the_next_under_load(stage: Stage) -> None:
     try:
         path = "/api/v1/namespaces/tessera-system/secrets/tessera-webhook"
         stage.plane.request("PATCH", path, {"data": encoded}, content_type=MERGE)
-        wait_until(lambda: secret(stage)["data"]["next.crt"], "the next one is announced", 60)
+        wait_until(lambda: secret(stage)["data"]["next.crt"], "the next one is announced")
         begin = time.monotonic()
         wait_until(lambda: not secret(stage)["data"]["next.crt"], "it is in force", 150)
         took = time.monotonic() - begin
@@ -403,7 +401,7 @@ def test_with_our_servers_down_nobody_else_is_held_up(stage: Stage) -> None:
     for asking in (pod("gpu", memory="1Gi"), resource_pod("gpu")):
         assert 'failed calling webhook "mutate.tessera.gpu"' in stage.refusal(asking)
     stage.extender.start()
-    wait_until(lambda: not stage.refusal(pod("gpu", memory="1Gi", utilization="10%")), "it is taken", 60)
+    wait_until(lambda: not stage.refusal(pod("gpu", memory="1Gi", utilization="10%")), "it is taken")
     stage.create(pod("gpu", memory="1Gi", utilization="10%"))
     stage.bound("gpu")
 

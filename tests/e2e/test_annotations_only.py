@@ -51,4 +51,4 @@ def test_with_the_extender_down_every_pod_waits(stage: tuple[ControlPlane, Proce
         lambda: plane.kubectl("get", "pod", "waits", "-o", f"jsonpath={path}") == "SchedulerError", "the pod waits"
     )
     service.start()
-    wait_until(lambda: node_of(plane, "waits"), "the pod is bound", 60)
+    wait_until(lambda: node_of(plane, "waits"), "the pod is bound")

@@ -16,7 +16,7 @@ import yaml
 
 from contract.names import DEFAULT_CONTAINER
 from tests.e2e.admitted import Json, Stage, admitted, apply, containers, record, resolved
-from tests.e2e.controlplane.api import ApiError
+from tests.e2e.controlplane.api import STRATEGIC, ApiError
 from tests.e2e.controlplane.ports import LOOPBACK
 from tests.e2e.controlplane.waiting import wait_until
 from tests.e2e.scene import DEPLOY
@@ -132,7 +132,7 @@ def test_a_debugger_sees_no_card(stage: Stage) -> None:
 
     def debug(name: str, **more: Any) -> None:
         body = {"spec": {"ephemeralContainers": [{"name": name, "image": "none"} | more]}}
-        stage.plane.request("PATCH", path, body, content_type="application/strategic-merge-patch+json")
+        stage.plane.request("PATCH", path, body, content_type=STRATEGIC)
 
     debug("first")
     debug("second")

@@ -23,7 +23,7 @@ import yaml
 from tests.deploy.programs import tool
 from tests.deploy.rendered import NAMESPACE
 from tests.e2e import bench_memory, bench_throughput
-from tests.e2e.controlplane.api import ApiError
+from tests.e2e.controlplane.api import STRATEGIC, ApiError
 from tests.e2e.controlplane.waiting import wait_until
 from tests.e2e.installed import AGENTS, PLAIN, PROBES, Stage, model_of, staged
 from tests.e2e.scene import ROOT
@@ -32,7 +32,6 @@ from tests.e2e.test_install import EXAMPLES, UNWELL
 pytestmark = pytest.mark.e2e
 
 Json = dict[str, Any]
-MERGE: Final = "application/strategic-merge-patch+json"
 
 # A command as the pages have it, and a pattern of what it prints. Chapters and tests are one story, in this order.
 INSTALL: Final = {
@@ -216,7 +215,7 @@ def _answer(stage: Stage, pod: Json) -> None:
                 stage.kubelet.stop(meta["name"])
             stage.plane.request("DELETE", f"{path}?gracePeriodSeconds=0")
         elif pod["status"]["phase"] == "Pending":
-            stage.plane.request("PATCH", f"{path}/status", ready, content_type=MERGE)
+            stage.plane.request("PATCH", f"{path}/status", ready, content_type=STRATEGIC)
     except ApiError:
         pass  # it is gone already
 
@@ -228,9 +227,9 @@ def release(stage: Stage, shell: Shell) -> Stage:
     shell.tell(INSTALL, helm, label, guard)
     stage.run()
     shell.tell(INSTALL, extender, agents)
-    wait_until(stage.mutates, "the webhook answers", 60)
+    wait_until(stage.mutates, "the webhook answers")
     shell.tell(INSTALL, examples)
-    wait_until(lambda: all(stage.bound(name) for name in EXAMPLES), "every example is bound", 60)
+    wait_until(lambda: all(stage.bound(name) for name in EXAMPLES), "every example is bound")
     (running,) = stage.kubelet.extenders()
     url = f"http://127.0.0.1:{stage.kubelet.port(running, PROBES)}"
     shell.environ["TESSERA_EXTENDER"] = url
@@ -310,7 +309,7 @@ def test_existing_scheduler(stage: Stage, shell: Shell) -> None:
     certificate.private_key_pem.write_to_path(shell.folder / "tls.key")
     certificate.cert_chain_pems[0].write_to_path(shell.folder / "tls.crt")
     shell.tell(EXISTING, *install)
-    wait_until(lambda: stage.pods(NAMESPACE), "a replica is bound", 60)
+    wait_until(lambda: stage.pods(NAMESPACE), "a replica is bound")
     stage.kubelet.run(stage.pods(NAMESPACE)[0])
     wait_until(lambda: stage.items(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"), "a Lease")
     shell.tell(EXISTING, lease)

@@ -40,10 +40,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 def test_the_clusters_scheduler_places_every_example(stage: Stage) -> None:
     """One replica leads and carries the label; pods keep the cluster's scheduler, and each gets its cards."""
-    wait_until(lambda: len(leaders(stage.plane)) == 1, "one replica leads", 60)
-    wait_until(stage.mutates, "the webhook answers", 60)
+    wait_until(lambda: len(leaders(stage.plane)) == 1, "one replica leads")
+    wait_until(stage.mutates, "the webhook answers")
     stage.plane.kubectl("apply", "-f", str(DEPLOY / "examples/pods.yaml"))
-    wait_until(lambda: all(stage.bound(name) for name in EXAMPLES), "every example is bound", 60)
+    wait_until(lambda: all(stage.bound(name) for name in EXAMPLES), "every example is bound")
     assert {stage.pod(name)["spec"]["schedulerName"] for name in EXAMPLES} == {"default-scheduler"}
 
 
@@ -51,10 +51,10 @@ def test_the_other_replica_takes_over(stage: Stage) -> None:
     """The one that led is stopped, as in a roll-out; the next pod is bound by the other."""
     (old,) = leaders(stage.plane)
     stage.kubelet.stop(old)
-    wait_until(lambda: set(leaders(stage.plane)) - {old}, "the other leads", 30)
+    wait_until(lambda: set(leaders(stage.plane)) - {old}, "the other leads")
     late = {"metadata": {"name": "late", "annotations": {"tessera.gpu/memory": "1Gi"}}, "spec": PLAIN}
     stage.plane.request("POST", "/api/v1/namespaces/default/pods", late)
-    wait_until(lambda: stage.bound("late"), "a pod is bound by the other", 60)
+    wait_until(lambda: stage.bound("late"), "a pod is bound by the other")
 
 
 def test_nothing_was_refused(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from extender.state import NO_INVENTORY
-from tests.e2e.controlplane.api import fetch
+from tests.e2e.controlplane.api import MERGE, fetch
 from tests.e2e.controlplane.cluster import ControlPlane
 from tests.e2e.controlplane.ports import HeldPort
 from tests.e2e.controlplane.process import Process
@@ -23,6 +23,7 @@ from tests.e2e.recount import could_go
 from tests.e2e.relay import Relay
 from tests.e2e.scene import (
     EXTENDER,
+    GPUNODES,
     add_inventories,
     add_nodes,
     batch,
@@ -38,9 +39,7 @@ from tests.e2e.test_packing import counted, decided, message_of, metric
 pytestmark = pytest.mark.e2e
 
 PODS: Final = "/api/v1/namespaces/default/pods"
-GPUNODES: Final = "/apis/tessera.gpu/v1alpha1/gpunodes"
 LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/tessera-agents/leases"
-MERGE: Final = "application/merge-patch+json"
 MACHINES: Final = machines(50)
 COUNT: Final = 300
 LATE: Final = 180  # of them bound is no longer the middle
@@ -69,7 +68,7 @@ class Stage:
     def load(self, bound: int = 1) -> int:
         """Begin to create pods for more than there is; return how many are bound once that is at least `bound`."""
         self.creating = self.pool.submit(create, self.plane, batch(COUNT)[:COUNT])
-        return wait_until(lambda: seen if (seen := self.bound()) >= bound else 0, f"{bound} pods are bound", 60)
+        return wait_until(lambda: seen if (seen := self.bound()) >= bound else 0, f"{bound} pods are bound")
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods as they are now."""
@@ -118,7 +117,7 @@ class Stage:
         print(f"{what}: {bound} bound, {len(result.pending)} wait; well after {time.monotonic() - begin:.1f} s")
         assert result.breaches == []
         assert bound + len(result.pending) == pods
-        wait_until(lambda: metric(self.extender, "tessera_assumed_pods") == 0, "nothing is undecided", 60)
+        wait_until(lambda: metric(self.extender, "tessera_assumed_pods") == 0, "nothing is undecided")
         wait_until(lambda: metric(self.extender, "tessera_holding_pods") == self.bound(), "all that is bound counts")
 
 
@@ -231,7 +230,7 @@ def test_agents_fall_silent_under_load(stage: Stage) -> None:
 
     with Beats(stage.plane, mute):
         create(stage.plane, [pod(f"early-{i}", {"main": {"utilization": "60%"}}) for i in range(EARLY)])
-        wait_until(lambda: stage.bound() == EARLY, "the first pods are bound", 60)
+        wait_until(lambda: stage.bound() == EARLY, "the first pods are bound")
     before = taken()
     closed = 'tessera_closed_nodes{reason="the node\'s agent is silent"}'
     wait_until(lambda: metric(stage.extender, closed) == len(mute), "half of the agents are silent")

@@ -14,7 +14,7 @@ from tests.deploy.rendered import NAMESPACE
 from tests.e2e.controlplane.cluster import KubectlError
 from tests.e2e.controlplane.waiting import wait_until
 from tests.e2e.installed import PLAIN, Stage, model_of, staged
-from tests.e2e.scene import DEPLOY
+from tests.e2e.scene import DEPLOY, GPUNODES
 
 pytestmark = pytest.mark.e2e
 
@@ -62,9 +62,9 @@ def test_replicas_avoid_each_other(stage: Stage, release: str) -> None:
 
 def test_quick_start_places_every_example(stage: Stage, release: str) -> None:
     """`kubectl apply` of the examples, as they are: the webhook completes them, and each gets its cards."""
-    wait_until(stage.mutates, "the webhook answers", 60)
+    wait_until(stage.mutates, "the webhook answers")
     stage.plane.kubectl("apply", "-f", str(DEPLOY / "examples/pods.yaml"))
-    wait_until(lambda: all(stage.bound(name) for name in EXAMPLES), "every example is bound", 60)
+    wait_until(lambda: all(stage.bound(name) for name in EXAMPLES), "every example is bound")
     assert {stage.pod(name)["spec"]["schedulerName"] for name in EXAMPLES} == {"tessera-scheduler"}
     assert {stage.pod(name)["spec"]["runtimeClassName"] for name in EXAMPLES} == {"nvidia"}
     assert stage.pod("benchmark")["spec"]["nodeName"] == "n2", "the node with the A100s"
@@ -104,7 +104,7 @@ def test_upgrade_changes_a_setting_and_no_pod(stage: Stage, release: str) -> Non
     old = {pod["metadata"]["name"] for pod in stage.pods(NAMESPACE)}
     stage.chart("upgrade", "--set", "extender.settings.overcommit=1.3")
     (running,) = (name for name in stage.kubelet.running if name in old)
-    wait_until(lambda: {p["metadata"]["name"] for p in stage.pods(NAMESPACE)} - old, "a new replica is bound", 60)
+    wait_until(lambda: {p["metadata"]["name"] for p in stage.pods(NAMESPACE)} - old, "a new replica is bound")
     stage.kubelet.stop(running)
     new = next(pod for pod in stage.pods(NAMESPACE) if pod["metadata"]["name"] not in old)
     stage.kubelet.run(new)
@@ -112,13 +112,13 @@ def test_upgrade_changes_a_setting_and_no_pod(stage: Stage, release: str) -> Non
         stage.plane.kubectl(
             "delete", "pod", name, "-n", NAMESPACE, "--grace-period=0", "--force", "--ignore-not-found"
         )
-    wait_until(lambda: _utilization(stage) == {"520"}, "130 % of each card are advertised", 60)
-    wait_until(stage.mutates, "the webhook answers", 60)
+    wait_until(lambda: _utilization(stage) == {"520"}, "130 % of each card are advertised")
+    wait_until(stage.mutates, "the webhook answers")
     assert before == {name: stage.pod(name)["metadata"]["annotations"]["tessera.gpu/assignment"] for name in KEPT}
     late: Json = {"metadata": {"name": "late", "annotations": {"tessera.gpu/memory": "1Gi"}}}
     late["spec"] = PLAIN
     stage.plane.request("POST", "/api/v1/namespaces/default/pods", late)
-    wait_until(lambda: stage.bound("late"), "a pod is bound after the upgrade", 60)
+    wait_until(lambda: stage.bound("late"), "a pod is bound after the upgrade")
 
 
 def _utilization(stage: Stage) -> set[str]:
@@ -132,7 +132,7 @@ def test_uninstall_leaves_running_pods_and_what_the_docs_say(stage: Stage, relea
     for name in list(stage.kubelet.running):
         stage.kubelet.stop(name)
     assert all(stage.bound(name) for name in (*KEPT, "late"))
-    assert len(stage.items("/apis/tessera.gpu/v1alpha1/gpunodes")) == 2, "the definition is kept, and the reports"
+    assert len(stage.items(GPUNODES)) == 2, "the definition is kept, and the reports"
     assert _utilization(stage) == {"520"}, "nobody lowers what nodes have under running pods"
     left = [
         f"{kind}/{made['metadata']['name']}"

@@ -15,10 +15,11 @@ import pytest
 import yaml
 
 from contract.inventory import Gpu, Inventory
+from tests.e2e.controlplane.api import MERGE
 from tests.e2e.controlplane.cluster import ControlPlane
 from tests.e2e.controlplane.ports import LOOPBACK, HeldPort
 from tests.e2e.controlplane.waiting import wait_until
-from tests.e2e.scene import DEPLOY, add_nodes, control_plane, create, extender, pod, scheduler_configuration
+from tests.e2e.scene import DEPLOY, GPUNODES, add_nodes, control_plane, create, extender, pod, scheduler_configuration
 from tests.e2e.test_packing import message_of, node_of
 
 pytestmark = pytest.mark.e2e
@@ -83,8 +84,8 @@ def stage() -> Iterator[Stage]:
         wait_until(lambda: message_of(plane, "waits"), "the second pod is turned away")
         if own_address() not in NO_POD_HAS:
             serve(plane, probes)
-        promised = "/apis/tessera.gpu/v1alpha1/gpunodes/big"
-        wait_until(lambda: '"promisedMiB":16384' in plane.request("GET", promised), "the promise is written", 30)
+        promised = f"{GPUNODES}/big"
+        wait_until(lambda: '"promisedMiB":16384' in plane.request("GET", promised), "the promise is written")
         yield Stage(plane, probes)
 
 
@@ -98,8 +99,7 @@ def serve(plane: ControlPlane, probes: HeldPort) -> None:
     made = {"metadata": {"name": name}, "spec": {"containers": [main], "nodeName": "big"}}
     plane.request("POST", f"{SYSTEM}/pods", made)
     status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
-    merge = "application/merge-patch+json"
-    plane.request("PATCH", f"{SYSTEM}/pods/{name}/status", {"status": status}, content_type=merge)
+    plane.request("PATCH", f"{SYSTEM}/pods/{name}/status", {"status": status}, content_type=MERGE)
     port = {"name": "probes", "port": 8581}
     plane.request("POST", f"{SYSTEM}/services", {"metadata": {"name": name}, "spec": {"ports": [port]}})
     behind = {"ip": address, "targetRef": {"kind": "Pod", "name": name, "namespace": "tessera-system"}}

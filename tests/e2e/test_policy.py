@@ -7,17 +7,16 @@ import pytest
 import yaml
 
 from contract.names import ASSIGNMENT, LEADER, RETRY, devices_key
-from tests.e2e.controlplane.api import ApiError
+from tests.e2e.controlplane.api import MERGE, STRATEGIC, ApiError
 from tests.e2e.controlplane.cluster import ControlPlane
 from tests.e2e.controlplane.users import User
 from tests.e2e.controlplane.waiting import wait_until
-from tests.e2e.scene import DEPLOY, EXTENDER, control_plane
+from tests.e2e.scene import DEPLOY, EXTENDER, GPUNODES, control_plane
 
 pytestmark = pytest.mark.e2e
 
 RECORD: Final = {ASSIGNMENT: "{}", devices_key("main"): "GPU-1"}
 PODS: Final = "/api/v1/namespaces/default/pods"
-MERGE: Final = "application/merge-patch+json"
 EDITOR: Final = User("admin")
 FORBIDDEN: Final = ("Only the Tessera extender may write", "The Tessera extender may change nothing")
 
@@ -73,8 +72,7 @@ def annotate(
 
 def patch(plane: ControlPlane, name: str, body: dict[str, Any], user: str) -> str:
     """Change a pod, lists in it by the names of their items."""
-    kind = "application/strategic-merge-patch+json"
-    return plane.request("PATCH", f"{PODS}/{name}", body, user=user, content_type=kind)
+    return plane.request("PATCH", f"{PODS}/{name}", body, user=user, content_type=STRATEGIC)
 
 
 def bind(plane: ControlPlane, name: str, annotations: dict[str, str], user: str) -> str:
@@ -112,7 +110,7 @@ def test_what_the_extender_wrote_stays_while_everything_else_may_change(plane: C
 
 def test_the_extender_has_no_right_that_it_does_not_use(plane: ControlPlane) -> None:
     """It reads three kinds, creates Bindings and patches two; secrets and GPUNodes are not its to write."""
-    for path in ("/api/v1/pods", "/api/v1/nodes", "/apis/tessera.gpu/v1alpha1/gpunodes"):
+    for path in ("/api/v1/pods", "/api/v1/nodes", GPUNODES):
         plane.request("GET", path, user=EXTENDER.name)
     create(plane, "other")
     for method, path in (

@@ -41,7 +41,7 @@ class Stage:
         """Create pods (name, card, GiB) on the cards of a node, and wait until each sits where it should."""
         create(self.plane, [asking(name, node, gib, card=card, **more) for name, card, gib in pods])
         wanted = {name for name, _, _ in pods}
-        wait_until(lambda: wanted <= self.names(node), f"{wanted} are bound", 60)
+        wait_until(lambda: wanted <= self.names(node), f"{wanted} are bound")
 
     def names(self, node: str) -> set[str]:
         """Return the pods that are bound to a node."""

@@ -10,18 +10,28 @@ import pytest
 
 from contract.inventory import Gpu, Inventory
 from contract.names import RETRY
+from tests.e2e.controlplane.api import MERGE
 from tests.e2e.controlplane.cluster import ControlPlane
 from tests.e2e.controlplane.ports import HeldPort
 from tests.e2e.controlplane.process import Process
 from tests.e2e.controlplane.waiting import wait_until
 from tests.e2e.relay import Relay
-from tests.e2e.scene import EXTENDER, add_nodes, control_plane, create, extender, pod, scheduler_configuration, totals
+from tests.e2e.scene import (
+    EXTENDER,
+    GPUNODES,
+    add_nodes,
+    control_plane,
+    create,
+    extender,
+    pod,
+    scheduler_configuration,
+    totals,
+)
 from tests.e2e.test_packing import message_of, node_of
 
 pytestmark = pytest.mark.e2e
 
 PODS: Final = "/api/v1/namespaces/default/pods"
-MERGE: Final = "application/merge-patch+json"
 WITHIN: Final = 3.0  # seconds; the aim is one
 CARD: Final = ("NVIDIA A10", 23028, 478)
 WHOLE: Final = {"memory": "22Gi"}
@@ -38,7 +48,7 @@ class Stage:
 
     def gpu_node(self, name: str, *cards: Gpu) -> None:
         """Report a node's cards, as its agent does."""
-        path = f"/apis/tessera.gpu/v1alpha1/gpunodes/{name}/status"
+        path = f"{GPUNODES}/{name}/status"
         body = {"status": {"gpus": [card_of(card) for card in cards]}}
         self.plane.request("PATCH", path, body, content_type=MERGE)
 
@@ -222,7 +232,7 @@ def test_a_restart_forgets_nobody(stage: Stage) -> None:
     (card,) = inventory(node).gpus
     sick = Gpu(card.uuid, card.index, card.model, card.memory_mib, card.reserved_mib, healthy=False, reason="XID 79")
     other = "n1" if node == "n2" else "n2"
-    stage.plane.request("DELETE", f"/apis/tessera.gpu/v1alpha1/gpunodes/{other}")
+    stage.plane.request("DELETE", f"{GPUNODES}/{other}")
     stage.delete("f")
     stage.gpu_node(node, sick)
     time.sleep(0.5)
@@ -236,7 +246,7 @@ def test_a_restart_forgets_nobody(stage: Stage) -> None:
 def test_totals_go_with_the_last_pod(stage: Stage) -> None:
     """An inventory that is gone changes nothing while a pod of ours runs there; then they are removed."""
     node = node_of(stage.plane, "g")
-    stage.plane.request("DELETE", f"/apis/tessera.gpu/v1alpha1/gpunodes/{node}")
+    stage.plane.request("DELETE", f"{GPUNODES}/{node}")
     time.sleep(2)
     assert set(NAMES) <= set(stage.node(node)["status"]["allocatable"])
     stage.delete("g")

@@ -89,7 +89,7 @@ def stage() -> Iterator[Stage]:
                 flags = ("--lead", "lease", "--pod-name", name, "--pod-namespace", NAMESPACE)
                 replicas[name] = start(plane, f"extender-{name}", port, *flags)
                 wait_until(lambda: leads(replicas["a"]), "a leads", FIRST_SECONDS)
-            wait_until(lambda: advertised(plane), "the leader advertises totals", 60)
+            wait_until(lambda: advertised(plane), "the leader advertises totals")
             scheduler = plane.start_scheduler(scheduler_configuration(plane, "config.yaml", service))
             yield Stage(plane, replicas, scheduler)
 
@@ -135,7 +135,7 @@ def test_a_leader_killed_in_the_middle_of_binds(stage: Stage) -> None:
     """The other takes over, and a minute later all that fits is bound and nothing is over capacity."""
     made = batch(300)[:200]
     create(stage.plane, made)
-    wait_until(lambda: bound(stage.plane) >= 60, "a third is bound", 60)
+    wait_until(lambda: bound(stage.plane) >= 60, "a third is bound")
     stage.replicas["a"].kill()
     killed, before = time.monotonic(), bound(stage.plane)
     assert before < 180, "the kill came too late to test anything"
@@ -167,7 +167,7 @@ def test_a_leader_that_is_told_to_stop_hands_over(stage: Stage) -> None:
     wait_until(lambda: stage.leader() == "a", "a leads", 6)
     print(f"stopped in {stopped:.1f} s; the other led {time.monotonic() - begin - stopped:.1f} s later")
     create(stage.plane, [pod("after-the-handover", {"main": {"memory": "1Gi"}})])
-    wait_until(lambda: bound(stage.plane) == 201, "a pod is bound by the new leader", 30)
+    wait_until(lambda: bound(stage.plane) == 201, "a pod is bound by the new leader")
     assert leaders(stage.plane) == ["a"]
     stage.replicas["b"].start()
 
@@ -186,7 +186,7 @@ def test_a_leader_that_loses_the_api_server_ends(stage: Stage) -> None:
         if not process.alive:
             process.start()
     create(stage.plane, [pod("after-the-silence", {"main": {"memory": "1Gi"}})])
-    wait_until(lambda: bound(stage.plane) == 202, "a pod is bound", 60)
+    wait_until(lambda: bound(stage.plane) == 202, "a pod is bound")
     check(stage.plane)
 
 
@@ -201,9 +201,9 @@ def test_beside_a_scheduler_the_extender_follows_its_lease() -> None:
         assert not advertised(plane)
         plane.start_scheduler(scheduler_configuration(plane, "config.yaml", port))
         begin = time.monotonic()
-        wait_until(lambda: leads(follower), "the extender leads", 30)
+        wait_until(lambda: leads(follower), "the extender leads")
         assert time.monotonic() - begin > 3 * 3.5, "a bind of another extender might still land"
         assert ask(follower)[0] == 200
-        wait_until(lambda: advertised(plane), "totals are written", 30)
+        wait_until(lambda: advertised(plane), "totals are written")
         create(plane, [pod("one", {"main": {"memory": "1Gi"}})])
-        wait_until(lambda: bound(plane) == 1, "a pod is bound", 30)
+        wait_until(lambda: bound(plane) == 1, "a pod is bound")

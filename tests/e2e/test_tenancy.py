@@ -76,7 +76,7 @@ def test_no_card_has_two_tenants() -> None:
         draw = random.Random(1)
         for i in range(30):
             ask(plane, draw.choice(TENANTS[:2]), f"p{i}", draw.choice(("1Gi", "4Gi")))
-        wait_until(lambda: all(map(decided, pods(plane))), "every pod is decided", 60)
+        wait_until(lambda: all(map(decided, pods(plane))), "every pod is decided")
         full = cards(plane)
         # A red pod that waits has the same right to the card that blue leaves.
         leave(plane, [item for item in pods(plane, "red") if "nodeName" not in item["spec"]])

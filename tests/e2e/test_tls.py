@@ -112,7 +112,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         command += ["--tls-cert", files["cert"], "--tls-key", files["key"], "--tls-client-ca", server.path("ca.crt")]
         url = f"http://{probes}"
         process = plane.start("extender", command, url, lambda: answers(f"{url}/readyz"))
-        wait_until(lambda: advertised(plane), "totals are written", 60)
+        wait_until(lambda: advertised(plane), "totals are written")
         plane.start_scheduler(scheduler(plane, port, client))
         yield Stage(plane, process, port, server, client)
 
@@ -140,7 +140,7 @@ def test_pods_are_bound_while_both_sides_files_are_swapped(stage: Stage) -> None
         stage.server.write(SERVER, SERVER)
         stage.client.write("scheduler.example", CLIENT)
         time.sleep(1.2)
-    wait_until(lambda: stage.bound() == len(made), "every pod is bound", 60)
+    wait_until(lambda: stage.bound() == len(made), "every pod is bound")
     events = json.loads(stage.plane.kubectl("get", "events", "-o", "json"))["items"]
     assert [e["message"] for e in events if "/filter" in e["message"] or "/bind" in e["message"]] == []
     loaded = stage.extender.log.read_text().count("New certificates are in force.")

@@ -14,6 +14,8 @@ import urllib.request
 
 TIMEOUT_SECONDS = 30.0
 JSON = "application/json"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"  # lists are merged by the names of their items
 
 # No proxy whatever the environment says: everything is on loopback.
 _plain = urllib.request.ProxyHandler({})

@@ -11,7 +11,7 @@ T = TypeVar("T")
 PAUSE_SECONDS = 0.05
 
 
-def wait_until(question: Callable[[], T], what: str, seconds: float = 30.0) -> T:
+def wait_until(question: Callable[[], T], what: str, seconds: float = 120.0) -> T:
     """Ask until the answer is true, and return that answer.
 
     Raises TimeoutError naming `what` after `seconds`. An exception of the
