@@ -329,13 +329,16 @@ def latency_command(
     """Measure filter, prioritize and bind over HTTP, beside a raw socket server and a Go handler."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[0]})
-    results = {}
-    for count in nodes or [1000, 5000, 10000]:
-        results[count] = _measured(count, rounds, questions, seed, cores[-1])
-        if not as_json:
-            _show(count, *results[count])
-    if as_json:
-        print(json.dumps({count: {"verbs": verbs, "engine": alone} for count, (verbs, alone) in results.items()}))
+    try:
+        results = {}
+        for count in nodes or [1000, 5000, 10000]:
+            results[count] = _measured(count, rounds, questions, seed, cores[-1])
+            if not as_json:
+                _show(count, *results[count])
+        if as_json:
+            print(json.dumps({count: {"verbs": verbs, "engine": alone} for count, (verbs, alone) in results.items()}))
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 Verbs = dict[str, dict[str, dict[str, float]]]  # verb -> server -> figures in milliseconds

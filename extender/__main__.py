@@ -43,10 +43,10 @@ from extender.tls import BadTls, Certificates, Files, protocol_for
 from extender.watch import Watch
 from extender.webhook import Admission
 
-KEEP_ALIVE_SECONDS = 120  # longer than the 90 s for which kube-scheduler keeps an idle connection
+KEEP_ALIVE_SECONDS = 120  # longer than the 90 s for which kube-scheduler and the API server keep an idle connection
 SWITCH_SECONDS = 0.0005  # an answer waits so long for a thread that posts or decodes; 5 ms by default
 GRACE_SECONDS = 2  # for requests under way; what follows takes two more at most
-QUIET: Final[dict[str, Any]] = {"log_config": None, "access_log": False}
+SERVER: Final[dict[str, Any]] = {"log_config": None, "access_log": False, "timeout_keep_alive": KEEP_ALIVE_SECONDS}
 PROBES: Final = ("/livez", "/readyz", "/healthz", "/metrics", *looks.PATHS)
 
 log = logging.getLogger("extender")
@@ -95,9 +95,8 @@ def main() -> None:
         build(service),
         http=protocol_for(settings.client_names) if settings.client_names else "auto",
         ssl_context_factory=(lambda *_: certificates.front) if certificates else None,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
-        **QUIET,
+        **SERVER,
     )
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         raise SystemExit(runner.run(_serve(service, config, certificates, leadership, given)))
@@ -115,7 +114,7 @@ async def _serve(
     listening = _listening(settings.host, settings.port)
     beside = [asyncio.ensure_future(certificates.run())] if certificates else []
     if settings.probe_port is not None:
-        aside = _Aside(uvicorn.Config(_probes_of(config.app), lifespan="off", timeout_graceful_shutdown=1, **QUIET))
+        aside = _Aside(uvicorn.Config(_probes_of(config.app), lifespan="off", timeout_graceful_shutdown=1, **SERVER))
         beside.append(asyncio.ensure_future(aside.serve([_listening(_everywhere(settings), settings.probe_port)])))
     if settings.webhook_port is not None:
         door = _listening(_everywhere(settings), settings.webhook_port)
@@ -157,7 +156,7 @@ async def _admit(
             parts.create_task(given.run())
             front = given.front
             config = uvicorn.Config(
-                app, ssl_context_factory=lambda *_: front, lifespan="off", timeout_graceful_shutdown=1, **QUIET
+                app, ssl_context_factory=lambda *_: front, lifespan="off", timeout_graceful_shutdown=1, **SERVER
             )
             await _Aside(config).serve([door])
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 from contract.inventory import BadInventory, Gpu, decode
 
@@ -30,24 +31,32 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit(f"tessera-agent: {error.name} is missing: install tessera-gpu[agent].") from error
 
+STOP: Final = (signal.SIGTERM, signal.SIGINT)
+
 
 def main() -> None:
     """Report until told to stop."""
     settings = read()
     _log_as_json(settings.log_level)
+    # Before there are threads, so that one alone is told; a handler would run in the middle of what it has to wake.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
     api = Api(settings.server, settings.token_file, settings.ca_file)
     watch = PodWatch(api, settings.node)
     agent = _agent(settings, api, watch)
     watch.on_list = agent.soon.set
-    signal.signal(signal.SIGTERM, lambda *_: agent.stop())
-    signal.signal(signal.SIGINT, lambda *_: agent.stop())
     try:
         server = Server(settings.host, settings.port, _pages(agent))
     except OSError as error:
         print(f"tessera-agent: cannot listen on {settings.host}:{settings.port}: {error.strerror}.", file=sys.stderr)  # noqa: T201
         raise SystemExit(2) from error
     print(f"tessera-agent: metrics on port {server.server_port}", file=sys.stderr)  # noqa: T201
-    for name, run in (("pods", watch.run), ("tell", agent.keep_telling), ("hear", agent.keep_hearing)):
+
+    def stop() -> None:
+        signal.sigwait(STOP)
+        agent.stop()
+
+    parts = (("pods", watch.run), ("tell", agent.keep_telling), ("hear", agent.keep_hearing), ("stop", stop))
+    for name, run in parts:
         _thread(name, run)
     gc.freeze()  # what is loaded by now stays
     status = agent.run()

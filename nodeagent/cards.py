@@ -50,6 +50,7 @@ class Started:
     count: int
 
 
+UNANSWERED: Final = Started(Driver(), 0)  # what is known of a driver that has not answered yet
 GONE: Final = Failed("The card is gone.", lost=True)
 
 
@@ -110,7 +111,7 @@ class Cards:
         self._known = {gpu.uuid: Card(gpu) for gpu in known}
         self._read_at = dict.fromkeys(self._known, clock())
         self._at: dict[int, str] = {}  # who was last seen at an index
-        self._started = Started(Driver(), 0)
+        self._started = UNANSWERED
         self._starter = Worker()
         self._workers: list[Worker] = []
         self._lock = Lock()  # one reading at a time
@@ -140,7 +141,8 @@ class Cards:
         seen: dict[str, Seen] = {}
         failed: dict[str, Failed] = {}
         late = set()
-        faults: list[str] = []
+        awaited = self._started is UNANSWERED
+        faults = ["The driver does not answer."] if awaited else []
         unsure = not self._starter.done.is_set()  # then a card that is missing need not be lost
         for index, worker in enumerate(workers):
             answer: Seen | Failed | None = worker.take()
@@ -154,12 +156,12 @@ class Cards:
             elif uuid:
                 late.add(uuid)
             else:
-                unsure |= answer is None
+                awaited |= answer is None
                 trouble = f"cannot be read: {answer.reason}" if answer else "does not answer."
                 faults.append(f"Card {index} {trouble}")
         self.seen = self.seen | seen
         cards = {uuid: _with_peers(each, self.seen) for uuid, each in seen.items()}
-        unsure |= not late.isdisjoint(cards)  # who is late at an index is somebody else now
+        unsure |= awaited or not late.isdisjoint(cards)  # who is late at an index is somebody else now
         self._read_at |= dict.fromkeys(cards, now)
         for uuid, last in self._known.items():
             if uuid in cards:
@@ -170,7 +172,8 @@ class Cards:
                 cards[uuid] = _unread(last, failed.get(uuid, GONE))
         self._known = cards
         profiles = {profile: None for each in seen.values() for profile in each.profiles}
-        return Reading(self._started.driver, _in_order(cards.values()), tuple(profiles), tuple(faults))
+        told = _in_order(cards.values())
+        return Reading(self._started.driver, told, tuple(profiles), tuple(faults), awaited=awaited)
 
     def close(self) -> None:
         """Let the threads end, but for those that hang."""

@@ -32,7 +32,7 @@ log: Final = logging.getLogger(__name__)
 
 TELL_SECONDS: Final = 1.0
 DEADLINE: Final = 0.7  # of an interval, for the driver to answer
-PODS_SECONDS: Final = 10.0  # a first report waits so long for the pods: without them nothing is foreign
+FIRST_SECONDS: Final = 10.0  # a report waits so long for all cards, and for the pods: without them nothing is foreign
 ALIVE_SECONDS: Final = 10.0
 
 
@@ -73,7 +73,7 @@ class Agent:
         self.limits.step(reading, pods)
         for notice in self.observer.step(used, _judged(reading), now):
             self.notices.add(notice)
-        if pods is not None or now - self._started > PODS_SECONDS:
+        if (pods is not None and not reading.awaited) or now - self._started > FIRST_SECONDS:
             inventory = Inventory(self.node, gpus, reading.driver.version, reading.driver.cuda, reading.profiles)
             told = conditions(reading, self.host, self.limits.condition(reading))
             self.publisher.offer(Report(inventory, told))

@@ -83,6 +83,7 @@ class Reading:
     profiles: tuple[MigProfile, ...] = ()  # of the models that are in MIG mode
     faults: tuple[str, ...] = ()  # no library, no driver, a card without a name: one sentence each
     must_restart: bool = False  # the driver was replaced under us; only a new process can load it
+    awaited: bool = False  # the driver, or a card of it, has not answered yet for the first time
 
 
 @dataclass(frozen=True, slots=True)

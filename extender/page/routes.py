@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import mimetypes
 import time
 from collections.abc import Callable, Coroutine
 from functools import cache
@@ -21,6 +20,7 @@ FILES: Final = {
     "/page": "index.html",
     **{f"/page/{name}": name for name in ("page.css", "page.js", "grid.js", "panels.js")},
 }
+TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}  # a host's own list may be old
 PATHS: Final = (*FILES, "/page/state")
 LEAST_GZIP: Final = 4096
 HEADERS: Final = {
@@ -62,7 +62,7 @@ def add(
 
 
 def _file(name: str) -> Callable[[], Coroutine[Any, Any, Response]]:
-    kind = mimetypes.guess_type(name)[0] or "text/plain"
+    kind = TYPES[name.rpartition(".")[2]]
 
     async def served() -> Response:
         return Response(_content(name), headers=HEADERS, media_type=kind)

@@ -53,7 +53,9 @@ def test_a_full_half_is_filled_to_its_height(view: View) -> None:
       tessera.take({nodes: [[node[0], "", [card, ...node[2].slice(1)]]]});
     }"""
     view.run(code)
-    view.page.wait_for_timeout(100)
+    view.run(
+        "() => new Promise((go) => requestAnimationFrame(() => go()))"
+    )  # after the drawing, which was asked first
     pixels = """() => {
       const cell = tessera.plan().cell, size = cell - 1, half = size >> 1;
       const {data} = document.getElementById("canvas").getContext("2d").getImageData(0, 0, size, size);
@@ -153,13 +155,16 @@ def test_the_chart_has_its_numbers_in_words(view: View) -> None:
 
 def test_names_are_text(view: View) -> None:
     """Whatever somebody calls a pod, it makes no element and runs nothing."""
-    code = """(evil) => tessera.take({
-      nodes: [["n<b>", "", [["GPU-x", evil, 100, 1000, "", null, null, 0, [[evil, evil, 50, 500]]]]]],
-      pending: [{namespace: evil, pod: evil, asks: evil, why: evil}], waiting: 1,
-    })"""
-    view.run(code, "<img src=x onerror=alert(1)>")
-    assert view.run('document.querySelectorAll("img").length') == 0
-    assert "<img src=x" in view.text("#pending")
+    code = """(evil) => {
+      tessera.take({
+        nodes: [["n<b>", "", [["GPU-x", evil, 100, 1000, "", null, null, 0, [[evil, evil, 50, 500]]]]]],
+        pending: [{namespace: evil, pod: evil, asks: evil, why: evil}], waiting: 1,
+      });
+      return [document.querySelectorAll("img").length, document.getElementById("pending").innerText];
+    }"""
+    images, text = view.run(code, "<img src=x onerror=alert(1)>")
+    assert images == 0
+    assert "<img src=x" in text
 
 
 def test_it_is_dark_where_the_system_is(browser: Browser, served: str) -> None:
@@ -170,10 +175,8 @@ def test_it_is_dark_where_the_system_is(browser: Browser, served: str) -> None:
         assert dark.startswith("rgb(16, 18, 22)")
         view.page.emulate_media(color_scheme="light")
         view.until('getComputedStyle(document.body).backgroundColor === "rgb(255, 255, 255)"')
-        view.page.wait_for_timeout(100)
-        pixel = """() => [...document.getElementById("canvas").getContext("2d")
-          .getImageData(document.getElementById("canvas").width - 1, 0, 1, 1).data]"""
-        assert view.run(pixel) == [255, 255, 255, 255]
+        view.until("""[...document.getElementById("canvas").getContext("2d")
+          .getImageData(document.getElementById("canvas").width - 1, 0, 1, 1).data].every((part) => part === 255)""")
 
 
 def test_a_bind_is_seen(browser: Browser, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ What can run without a cluster runs here, what needs one in tests/e2e/test_docum
 
 import gzip
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -195,7 +196,8 @@ def program(words: list[str]) -> None:
 def help_of(*words: str) -> str:
     """Return what a program says about its flags."""
     command = [str(BIN / words[0]), *words[1:], "--help"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    plain = {key: value for key, value in os.environ.items() if key not in ("GITHUB_ACTIONS", "FORCE_COLOR")}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=plain).stdout
 
 
 def helm(words: list[str]) -> None:

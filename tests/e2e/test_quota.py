@@ -64,7 +64,9 @@ def test_a_quota_counts_both_ways_of_asking(stage: Stage) -> None:
         assert "exceeded quota: gpu" in stage.refusal(exceeds, namespace=TEAM)
     stage.plane.kubectl("delete", "pod", "by-annotation", "-n", TEAM, "--grace-period=0", "--force")
     wait_until(lambda: used(stage)["requests.nvidia.com/gpu-memory"] == "3Gi", "the room is given back")
-    stage.create(pod("again", memory="5Gi", utilization="80"), namespace=TEAM)
+    again = pod("again", memory="5Gi", utilization="80")
+    wait_until(lambda: not stage.refusal(again, namespace=TEAM), "admission has heard of it")
+    stage.create(again, namespace=TEAM)
     assert used(stage) == {"requests.nvidia.com/gpu-memory": "8Gi", "requests.nvidia.com/gpu-utilization": "100"}
     stage.bound("again", TEAM)
 

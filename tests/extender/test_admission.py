@@ -3,6 +3,7 @@
 import json
 import ssl
 import time
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from extender.admission import build_admission
 from extender.metrics import Metrics
 from extender.settings import read
 from extender.webhook import Admission
+from tests.e2e.controlplane.ports import HeldPort
 from tests.extender.served import client
-from tests.extender.test_main import HOST, free_port, get, process
+from tests.extender.test_main import HOST, get, process
 from tests.extender.test_webhook import pod, review
 
 
@@ -43,14 +45,21 @@ def test_the_process_serves_them_with_given_files(tmp_path: Path) -> None:
     cert.cert_chain_pems[0].write_to_path(tmp_path / "cert")
     context = ssl.create_default_context()
     ca.configure_trust(context)
-    port, door = free_port(), free_port()
-    flags = ["--webhook-port", str(door), "--webhook-certificates", "files"]
-    flags += ["--webhook-cert", str(tmp_path / "cert"), "--webhook-key", str(tmp_path / "key")]
-    with process(port, *flags, "--delivery", "none") as running:
-        url = f"https://{HOST}:{door}"
+    flags = ["--delivery", "none", "--webhook-certificates", "files"]
+    flags += ["--webhook-cert", str(tmp_path / "cert"), "--webhook-key", str(tmp_path / "key"), "--webhook-port"]
+    with HeldPort() as port, HeldPort() as door, process(port.number, *flags, str(door.number)) as running:
+        url = f"https://{door}"
         status, text = get(f"{url}/mutate", json.loads(review(pod(memory="4Gi"))), context)
         assert (status, json.loads(text)["response"]["patchType"]) == (200, "JSONPatch")
         assert get(f"{url}/livez", None, context)[0] == 404
+        kept = [HTTPSConnection(str(door), context=context), HTTPConnection(str(port))]
+        for pause in (6, 0):  # the API server keeps an idle connection for 90 s: none may be closed under its request
+            for connection in kept:
+                connection.request("GET", "/readyz")
+                connection.getresponse().read()
+            time.sleep(pause)
+        for connection in kept:
+            connection.close()
         begin = time.monotonic()
         running.terminate()
         assert running.wait(20) == 0

@@ -17,18 +17,12 @@ from typing import Any
 
 import trustme
 
+from tests.e2e.controlplane.ports import HeldPort
+
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
 SECONDS = 20.0
 COMMAND = [sys.executable, "-m", "extender", "--cluster", str(ROOT / "deploy/examples/cluster.yaml"), "--port"]
-
-
-def free_port() -> int:
-    """Return a port that is free for now."""
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -69,10 +63,10 @@ def test_verbs_over_mtls_and_probes_in_plain_text(tmp_path: Path) -> None:
     context = ssl.create_default_context()
     ca.configure_trust(context)
     ca.issue_cert("caller.example").configure_cert(context)
-    port, probes = free_port(), free_port()
     files = ["--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key")]
-    files += ["--tls-client-ca", str(tmp_path / "ca"), "--probe-port", str(probes)]
-    with process(port, *files) as running:
+    files += ["--tls-client-ca", str(tmp_path / "ca"), "--probe-port"]
+    with HeldPort() as held, HeldPort() as aside, process(held.number, *files, str(aside.number)) as running:
+        port, probes = held.number, aside.number
         while get(f"http://{HOST}:{probes}/readyz")[0] != 200:
             time.sleep(0.05)
         question = {"Pod": {"metadata": {"name": "p", "uid": "u"}}, "NodeNames": ["a10x1-0"]}

@@ -343,7 +343,9 @@ async def test_stop_ends_the_threads_and_the_calls() -> None:
     watch.start()
     await until(watch.synced)
     await watch.stop()
-    assert not any(thread.is_alive() for thread in watch._threads)
+    for thread in watch._threads:
+        thread.join(20)
+        assert not thread.is_alive()
     cluster.admit(pod("late"))
     await asyncio.sleep(0)
     assert view.calls == []

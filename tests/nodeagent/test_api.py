@@ -66,7 +66,7 @@ def test_a_server_that_hangs_is_given_up(api: Api, server: ApiServer, monkeypatc
     with pytest.raises(Unreachable):
         api.send("GET", "/x")
     server.script("GET", "/w", stream({"type": "ADDED"}, then=hang))
-    watch = api.watch("/w", {}, 0.1)
+    watch = api.watch("/w", {}, 1.0)
     assert next(watch) == {"type": "ADDED"}
     with pytest.raises(Unreachable):
         next(watch)

@@ -86,12 +86,12 @@ def test_a_card_that_hangs_and_ends(make: Make) -> None:
     before = cards.read(SOON)
     free = threading.Event()
     script.slots = ["A", free]
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     for _ in range(3):
-        reading = cards.read(0.05)
+        reading = cards.read(0.5)
         assert [card.gpu for card in reading.cards] == [card.gpu for card in before.cards]
         assert [card.age_s > 0 for card in reading.cards] == [False, True]
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads
     assert sorted(script.asked) == [0, 0, 0, 0, 1, 1]
     free.set()
     assert cards.read(SOON) == before
@@ -103,13 +103,30 @@ def test_a_card_that_is_always_late(make: Make) -> None:
     script, cards = make()
     first, second = threading.Event(), threading.Event()
     script.slots = [first]
-    assert cards.read(0.01).faults == ("Card 0 does not answer.",)
+    reading = cards.read(1.0)
+    assert (reading.faults, reading.awaited) == (("Card 0 does not answer.",), True)
     first.set()
     assert cards._workers[0].done.wait(SOON)
     script.slots = [second]
-    reading = cards.read(0.01)
+    reading = cards.read(1.0)
     assert [(card.gpu.uuid, card.age_s) for card in reading.cards] == [("B", 0.0)]
+    assert not reading.awaited
     second.set()
+
+
+def test_a_driver_that_starts_late(make: Make) -> None:
+    """Until it answers, that is said; cards of an earlier process are told as they were, and are not lost."""
+    script, cards = make(Gpu("A"))
+    started = threading.Event()
+    script.slots = ["A", "B"]
+    script.start = lambda: (started.wait(), Started(Driver("1", "2"), 2))[1]  # type: ignore[method-assign]
+    reading = cards.read(0.1)
+    assert (reading.faults, reading.awaited) == (("The driver does not answer.",), True)
+    assert [(card.gpu.uuid, card.gpu.healthy, card.lost) for card in reading.cards] == [("A", True, False)]
+    started.set()
+    reading = cards.read(SOON)
+    assert (reading.faults, reading.awaited) == ((), False)
+    assert [card.gpu.uuid for card in reading.cards] == ["A", "B"]
 
 
 def test_the_order_changes_under_a_reading(make: Make) -> None:

@@ -1,5 +1,6 @@
 """Limits of memory on the cgroups of pods and containers, in directories as the kubelet makes them."""
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -264,7 +265,7 @@ def test_a_refusal_is_shown_and_tried_again(bench: Bench) -> None:
 
 def test_real_cgroups_if_this_machine_lets_us(bench: Bench) -> None:
     """The same in the kernel's own file system, where directories have files that cannot be deleted."""
-    root = Path("/sys/fs/cgroup/tessera-test-kubepods")
+    root = Path(f"/sys/fs/cgroup/tessera-test-{os.getpid()}")
     group = root / "kubepods" / f"pod{UID}" / ONE
     made = [root, root / "kubepods", group.parent, group]
     try:

@@ -11,7 +11,7 @@ from nodeagent.conditions import Host
 from nodeagent.health import Health
 from nodeagent.heart import Heart
 from nodeagent.limits import Limits
-from nodeagent.loop import ALIVE_SECONDS, PODS_SECONDS, Agent
+from nodeagent.loop import ALIVE_SECONDS, FIRST_SECONDS, Agent
 from nodeagent.notices import Notices
 from nodeagent.observe import OVER, Bounds, Observer
 from nodeagent.pods import HeldPod
@@ -119,7 +119,17 @@ def test_pods_that_cannot_be_listed_do_not_silence_the_node(bench: Bench) -> Non
     """An agent without the right to list pods still reports its cards."""
     bench.pods = None
     assert bench.step() == 0
-    assert bench.step(PODS_SECONDS + 1) == 1
+    assert bench.step(FIRST_SECONDS + 1) == 1
+
+
+def test_the_first_report_waits_for_every_card_but_not_for_ever(bench: Bench) -> None:
+    """A driver may take seconds to start: until then a node must not be told to have no cards."""
+    bench.driver.answers = [Reading(awaited=True), Reading(awaited=True), reading()]
+    assert [bench.step() for _ in range(3)] == [0, 0, 1]
+    bench.driver.answers = [replace(reading(), awaited=True)]
+    assert bench.step(FIRST_SECONDS) == 1, "and a card that is put in later, and hangs, hides nobody"
+    bench.driver.answers = [Reading(awaited=True, faults=("The driver does not answer.",))]
+    assert bench.step() == 2
 
 
 def test_no_report_before_the_first_heartbeat(bench: Bench) -> None:

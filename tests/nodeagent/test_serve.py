@@ -52,8 +52,8 @@ def test_a_client_that_is_always_busy_is_hung_up_on(server: Server, monkeypatch:
                 return True
             return False
 
-        wait_until(gone, "the server hangs up", 5)
-    wait_until(lambda: not server._since, "the thread has ended", 5)
+        wait_until(gone, "the server hangs up")
+    wait_until(lambda: not server._since, "the thread has ended")
 
 
 def test_clients_are_bounded(server: Server) -> None:
@@ -61,7 +61,7 @@ def test_clients_are_bounded(server: Server) -> None:
     with ExitStack() as crowd:
         for _ in range(CLIENTS):
             crowd.enter_context(opened(server))
-        wait_until(lambda: len(server._since) == CLIENTS, "all have a thread", 5)
+        wait_until(lambda: len(server._since) == CLIENTS, "all have a thread")
         assert answer(server) == b""
-    wait_until(lambda: not server._since, "all have gone", 5)
+    wait_until(lambda: not server._since, "all have gone")
     assert answer(server) == b"HTTP/1.0 200 OK"

@@ -249,7 +249,7 @@ def test_no_replay_exceeds_b(seed: int) -> None:
 # --- published traces ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(TRACES is None, reason="TESSERA_TRACES names no folder of traces")
+@pytest.mark.skipif(not TRACES, reason="TESSERA_TRACES names no folder of traces")
 @pytest.mark.parametrize(
     ("pods", "expected"),
     [("default", Bounds(99.89, 96.45, 96.43)), ("gpushare100", Bounds(91.61, 91.61, 88.58))],

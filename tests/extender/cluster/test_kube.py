@@ -63,7 +63,7 @@ async def test_bind_that_fails(api: ApiServer, connect: Connect, answer: Answer,
     """A refusal is certain, a failure or a lost answer is not; the Binding is sent once in each case."""
     api.script("POST", f"{POD}/binding", answer)
     with pytest.raises(error, match="lost|no answer" if answer in (reset, hang) else "^why$"):
-        await connect(deadline=0.3 if answer is hang else 10.0).bind(BINDING)
+        await connect(deadline=2.0 if answer is hang else 10.0).bind(BINDING)
     assert len(api.requests) == 1
 
 
@@ -206,7 +206,7 @@ async def test_pod_that_cannot_be_looked_up(api: ApiServer, connect: Connect, an
     """Only the API server's own NotFound says that a pod is gone."""
     api.script("GET", POD, answer)
     with pytest.raises(Unreachable):
-        await connect(deadline=0.3 if answer is hang else 10.0).pod("ns", "p")
+        await connect(deadline=2.0 if answer is hang else 10.0).pod("ns", "p")
 
 
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"

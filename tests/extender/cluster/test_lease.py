@@ -112,7 +112,7 @@ async def test_a_write_that_came_too_late(api: ApiServer, tmp_path: Path, code: 
 async def test_trouble_is_unreachable_and_soon(api: ApiServer, tmp_path: Path, answer: Answer, says: str) -> None:
     """Whatever happens ends in one error, in the time that was given."""
     api.script("GET", ONE, answer)
-    one, begin = lock(api, tmp_path, seconds=0.3), time.monotonic()
+    one, begin = lock(api, tmp_path, seconds=0.3 if answer is hang else 10.0), time.monotonic()
     with pytest.raises(Unreachable, match=re.escape(says)):
         await one.read()
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 5

@@ -270,7 +270,7 @@ def test_a_call_that_hangs(node: Node, readers: Readers) -> None:
     before = reader.read(SOON)
     node.write(card(0, util_gpu=8), card(1, delay_ms__nvmlDeviceGetUtilizationRates=60_000))
     for _ in range(2):
-        quick, slow = reader.read(0.2).cards
+        quick, slow = reader.read(2.0).cards
         assert (quick.gpu.utilization, quick.age_s) == (8, 0.0)
         assert slow.gpu == before.cards[1].gpu
         assert slow.age_s > 0
@@ -280,7 +280,7 @@ def test_a_card_that_hangs_from_the_start(node: Node, readers: Readers) -> None:
     """A card whose first call hangs, which initialises it, is told of without a name."""
     node.write(card(0, delay_ms__nvmlDeviceGetHandleByIndex_v2=60_000), card(1))
     known = [Gpu(uuid(0), memory_mib=81559)]
-    reading = readers(known).read(0.3)
+    reading = readers(known).read(2.0)
     assert reading.faults == ("Card 0 does not answer.",)
     assert [(each.gpu.uuid, each.lost) for each in reading.cards] == [(uuid(0), False), (uuid(1), False)]
 
