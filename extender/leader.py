@@ -297,9 +297,10 @@ class Replica:
             return
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
+                # In this order: who takes a Lease that ran out takes our label off, who takes a free one does not.
+                await self.patch(self.namespace, self.pod, _mark(None))
                 if idle:
                     await self.candidate.release()
-                await self.patch(self.namespace, self.pod, _mark(None))
         except (TimeoutError, Unreachable, NotDone, PerhapsDone) as error:
             log.warning("The Lease was not given away, and runs out: %s", error)
 

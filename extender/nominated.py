@@ -5,7 +5,7 @@ are gone. Until then the room that is already free, and that comes free card by 
 priority. Nothing else is decided here, and nothing is remembered that the waiting pods do not say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -25,6 +25,7 @@ class Nominated:
         self.lifted: frozenset[str] = frozenset()  # UIDs whose room counts as free for the question under way
         self._pods: dict[str, Pod] = {}
         self._promised: dict[str, str] = {}  # by ourselves, not by kube-scheduler
+        self._victims: dict[str, frozenset[str]] = {}  # UIDs of whom we evict for a pod
         self._node: dict[str, str] = {}
         self._on: dict[str, set[str]] = {}
 
@@ -36,17 +37,22 @@ class Nominated:
         self._pods[uid] = pod
         return self._settle(uid, pod.status.nominated_node_name or self._promised.get(uid, ""))
 
-    def promise(self, pod: Pod, node: str) -> set[str]:
-        """Keep a node for a waiting pod although kube-scheduler does not; "": no longer."""
+    def promise(self, pod: Pod, node: str, victims: Collection[str] = ()) -> set[str]:
+        """Keep a node for a waiting pod although kube-scheduler does not; "": no longer. `victims`: UIDs."""
         uid = pod.metadata.uid
-        self._pods[uid], self._promised[uid] = pod, node
+        self._pods[uid], self._promised[uid], self._victims[uid] = pod, node, frozenset(victims)
         return self._settle(uid, pod.status.nominated_node_name or node)
 
     def lost(self, uid: str) -> set[str]:
         """Take in that a pod does not wait any more."""
         self._pods.pop(uid, None)
         self._promised.pop(uid, None)
+        self._victims.pop(uid, None)
         return self._settle(uid, "")
+
+    def victims(self, uid: str) -> frozenset[str]:
+        """Return the pods that we evict for a pod, by UID: their room is its own before they are seen to leave."""
+        return self._victims.get(uid, frozenset())
 
     def node(self, uid: str) -> str:
         """Return the node that is kept for a pod, "" if none is."""

@@ -199,10 +199,10 @@ class ClusterState:
 
     # --- nominated pods ---------------------------------------------------------------------------------------
 
-    def nominate(self, uid: str, node: str) -> None:
-        """Keep room on a node for a waiting pod that we make room for ourselves; "": no longer."""
+    def nominate(self, uid: str, node: str, victims: Collection[str] = ()) -> None:
+        """Keep room on a node for a waiting pod for which we evict others (UIDs) ourselves; "": no longer."""
         if (pod := self.waiting.get(uid)) is not None:
-            self._refresh_all(self.nominated.promise(pod, node))
+            self._refresh_all(self.nominated.promise(pod, node, victims))
 
     @contextmanager
     def seen_by(self, pod: Pod) -> Iterator[None]:
@@ -259,7 +259,8 @@ class ClusterState:
         held = [h for h in self.on_node(name) if h.uid not in without]
         for pod, request in self.nominated.on(name, self.rules.resources):
             if pod.metadata.uid not in self.assumed and pod.metadata.uid not in self.expected:
-                cleared, _ = self._row(name, [h for h in held if not h.leaving])
+                victims = self.nominated.victims(pod.metadata.uid)
+                cleared, _ = self._row(name, [h for h in held if not h.leaving and h.uid not in victims])
                 held.append(kept_for(pod, request, name, cleared))
         return self._row(name, held)
 

@@ -148,7 +148,7 @@ class Evict:
                 await self._tell(victim, pod, node, would=True)
             await self._say(pod, "RoomByEviction", f"Would evict {_list(goes)} from {node}.")
             return True
-        self.state.nominate(pod.metadata.uid, node)
+        self.state.nominate(pod.metadata.uid, node, [victim.uid for victim in goes])
         self._deal = _Deal(pod.metadata.uid, node, goes, now + KEPT_SECONDS)
         await self._say(pod, "RoomByEviction", f"Evicting {_list(goes)} from {node}.")
         await self._go_on(self._deal, now)

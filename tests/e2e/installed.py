@@ -89,7 +89,7 @@ class Kubelet:
 
     def extenders(self) -> list[str]:
         """Return the names of the extender's pods that run."""
-        return [name for name in self.running if name.startswith("tessera-extender")]
+        return [name for name in list(self.running) if name.startswith("tessera-extender")]
 
     def port(self, name: str, port: int) -> int:
         """Return what a container's port is here. Raises KeyError for a pod that was never run."""
@@ -291,7 +291,7 @@ def staged(folder: Path) -> Iterator[Stage]:
     with ControlPlane() as plane:
         kubelet = Kubelet(plane, pods, drivers)
         with (
-            Relay(lambda: kubelet.port(next(iter(kubelet.extenders())), WEBHOOK)) as webhooks,
+            Relay(lambda: kubelet.port(kubelet.extenders()[0], WEBHOOK)) as webhooks,
             Relay(lambda: kubelet.port(leaders(plane)[0], VERBS)) as verbs,
         ):
             amounts = {"cpu": "64", "memory": "512Gi", "pods": "250"}

@@ -2,12 +2,13 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from types import TracebackType
 from typing import Final
+
+from tests.e2e.controlplane.api import ApiError
 
 LOOPBACK: Final = "127.0.0.1"
 CHUNK: Final = 1 << 16
@@ -16,13 +17,15 @@ CHUNK: Final = 1 << 16
 class Relay:
     """Carries connections to a port, and what comes back, from now on, late or not at all.
 
-    `port` is asked at each connection; a LookupError of it means that there is nobody to connect to.
-    `delay`: seconds by which an answer is late. `lose`: how likely a piece of one is lost, and the connection with
-    it. `lost`: how many were.
+    `port` is asked at each connection; a LookupError or ApiError of it means that there is nobody to connect to.
+    `lets`: while it is clear, answers wait. `lose`: how likely a piece of one is lost, and the connection with it.
+    `lost`: how many were.
     """
 
     def __init__(self, port: Callable[[], int]) -> None:
-        self.delay = self.lose = 0.0
+        self.lets = threading.Event()
+        self.lets.set()
+        self.lose = 0.0
         self.lost = 0
         self._rng = Random(1)
         self._port = port
@@ -47,7 +50,8 @@ class Relay:
                 threading.Thread(target=self._serve, args=(near,), daemon=True).start()
 
     def _serve(self, near: socket.socket) -> None:
-        with near, suppress(OSError, LookupError), socket.create_connection((LOOPBACK, self._port())) as far:
+        nobody = suppress(OSError, LookupError, ApiError)
+        with near, nobody, socket.create_connection((LOOPBACK, self._port())) as far:
             back = threading.Thread(target=self._carry, args=(far, near, True), daemon=True)
             back.start()
             self._carry(near, far, False)
@@ -59,8 +63,8 @@ class Relay:
                 if back and self._rng.random() < self.lose:
                     self.lost += 1
                     break
-                if back and self.delay:
-                    time.sleep(self.delay)
+                if back:
+                    self.lets.wait()
                 target.sendall(data)
         for end in (source, target):
             with suppress(OSError):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -192,9 +192,10 @@ def hollow(stage: Stage) -> Iterator[None]:
 
     def answer() -> None:
         while not over.wait(0.3):
-            for pod in stage.items("/api/v1/pods"):
-                if "nodeName" in pod["spec"]:
-                    _answer(stage, pod)
+            with suppress(ApiError, OSError):  # what is gone meanwhile, and what comes at the next look
+                for pod in stage.items("/api/v1/pods"):
+                    if "nodeName" in pod["spec"]:
+                        _answer(stage, pod)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
@@ -209,15 +210,12 @@ def _answer(stage: Stage, pod: Json) -> None:
     meta = pod["metadata"]
     path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
     ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
-    try:
-        if "deletionTimestamp" in meta:
-            if meta["name"] in stage.kubelet.running:
-                stage.kubelet.stop(meta["name"])
-            stage.plane.request("DELETE", f"{path}?gracePeriodSeconds=0")
-        elif pod["status"]["phase"] == "Pending":
-            stage.plane.request("PATCH", f"{path}/status", ready, content_type=STRATEGIC)
-    except ApiError:
-        pass  # it is gone already
+    if "deletionTimestamp" in meta:
+        if meta["name"] in stage.kubelet.running:
+            stage.kubelet.stop(meta["name"])
+        stage.plane.request("DELETE", f"{path}?gracePeriodSeconds=0")
+    elif pod["status"]["phase"] == "Pending":
+        stage.plane.request("PATCH", f"{path}/status", ready, content_type=STRATEGIC)
 
 
 @pytest.fixture(scope="module")
@@ -296,8 +294,15 @@ def test_out_of_service_and_uninstalled(release: Stage, shell: Shell) -> None:
     shell.tell(REMOVE, forget)
     shell.names["NODE"] = "n2"  # n1 has lost its totals with its GPUNode, if a replica was there to take them
     shell.tell(REMOVE, *uninstall)
+    gone(release, AGENTS)
     left = json.loads(release.plane.request("GET", "/api/v1/nodes/n2"))["status"]["capacity"]
     assert sorted(left) == ["cpu", "memory", "pods"]
+
+
+def gone(stage: Stage, namespace: str) -> None:
+    """Wait until a namespace is gone with all that was in it, for which Helm does not wait."""
+    names = (item["metadata"]["name"] for item in stage.items("/api/v1/namespaces"))
+    wait_until(lambda: namespace not in list(names), f"{namespace} is gone")
 
 
 def test_existing_scheduler(stage: Stage, shell: Shell) -> None:
@@ -318,6 +323,7 @@ def test_existing_scheduler(stage: Stage, shell: Shell) -> None:
 def test_without_helm(stage: Stage, shell: Shell) -> None:
     """The manifest, into a cluster that has nothing of Tessera any more."""
     shell.tell(REMOVE, *list(REMOVE)[3:6])
+    gone(stage, AGENTS)
     shell.tell(WITHOUT_HELM)
 
 

@@ -3,13 +3,13 @@
 As docs/install.md has it: a Secret, the chart, and the scheduler's shipped configuration.
 """
 
-import json
 from collections.abc import Iterator
 
 import pytest
 import trustme
 
 from tests.deploy.rendered import NAMESPACE
+from tests.e2e.controlplane.cluster import audited
 from tests.e2e.controlplane.waiting import wait_until
 from tests.e2e.installed import PLAIN, Stage, staged
 from tests.e2e.scene import DEPLOY, leaders
@@ -59,7 +59,7 @@ def test_the_other_replica_takes_over(stage: Stage) -> None:
 
 def test_nothing_was_refused(stage: Stage) -> None:
     """The rights that this layout gives are enough."""
-    lines = [json.loads(line) for line in stage.plane.audit.read_text().splitlines()]
+    lines = audited(stage.plane.audit)
     assert [line for line in lines if line["responseStatus"]["code"] in (401, 403)] == []
 
 

@@ -4,14 +4,13 @@ There is no kubelet and no registry here: `installed.Kubelet` runs the container
 were built by nobody.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
 from tests.deploy.rendered import NAMESPACE
-from tests.e2e.controlplane.cluster import KubectlError
+from tests.e2e.controlplane.cluster import KubectlError, audited
 from tests.e2e.controlplane.waiting import wait_until
 from tests.e2e.installed import PLAIN, Stage, model_of, staged
 from tests.e2e.scene import DEPLOY, GPUNODES
@@ -93,7 +92,7 @@ def test_a_pod_that_waits_is_woken(stage: Stage, release: str) -> None:
 
 def test_nothing_was_refused(stage: Stage, release: str) -> None:
     """The rights of each component are enough; that they are no more is test_rights.py's."""
-    lines = [json.loads(line) for line in stage.plane.audit.read_text().splitlines()]
+    lines = audited(stage.plane.audit)
     assert {line["user"]["username"].rpartition(":")[2] for line in lines} == {"tessera-extender", "tessera-agent"}
     assert [line for line in lines if line["responseStatus"]["code"] in (401, 403)] == []
 

@@ -95,6 +95,12 @@ def counted(plane: ControlPlane) -> Recount:
     return recount(plane.kubectl("get", "gpunodes", "-o", "json"), plane.kubectl("get", "pods", "-o", "json"))
 
 
+def fitting(plane: ControlPlane) -> dict[str, list[str]]:
+    """Return the pods that wait although there is room for them now, and where."""
+    result = counted(plane)
+    return {p["metadata"]["name"]: nodes for p in result.pending if (nodes := could_go(result, p))}
+
+
 def test_a_burst_of_mixed_pods_is_packed_without_a_breach(stage: Stage) -> None:
     """At least 600 pods, 140 % of the compute there is: bound with right records, or pending for lack of room."""
     made = machines()
@@ -102,6 +108,7 @@ def test_a_burst_of_mixed_pods_is_packed_without_a_breach(stage: Stage) -> None:
     assert len(made_pods) >= 600
     create(stage.plane, made_pods)
     settle(stage.plane)
+    wait_until(lambda: not fitting(stage.plane), "nothing that fits is pending")
     result = counted(stage.plane)
     raced = metric(stage.extender, 'tessera_bind_total{result="raced"}')
     asked = sum(metric(stage.extender, f'tessera_bind_total{{result="{r}"}}') for r in ("bound", "raced", "refused"))
@@ -112,8 +119,6 @@ def test_a_burst_of_mixed_pods_is_packed_without_a_breach(stage: Stage) -> None:
     assert result.breaches == []
     assert len(result.bound) + len(result.pending) == len(made_pods)
     assert len(result.pending) >= len(made_pods) / 5
-    fitting = {p["metadata"]["name"]: nodes for p in result.pending if (nodes := could_go(result, p))}
-    assert fitting == {}, [message_of(stage.plane, name) for name in list(fitting)[:3]]
     assert raced <= RACED * asked
     assert metric(stage.extender, 'tessera_bind_total{result="bound"}') == len(result.bound)
 

@@ -166,7 +166,7 @@ def test_eviction_ends_fragmentation(stage: Stage) -> None:
     wait_until(lambda: node_of(stage.plane, high), "the high pod is bound")
     assert stage.names("enforce") == {"enforce-0", high}
     assert stage.events(high) == ["Evicting default/enforce-1 from enforce."]
-    assert "Evicted" in stage.events("enforce-1")[0]
+    assert "Evicted" in wait_until(lambda: stage.events("enforce-1"), "the victim says why")[0]
     assert counted(stage.plane).breaches == []
 
 

@@ -27,7 +27,7 @@ from tests.e2e.scene import (
     scheduler_configuration,
     totals,
 )
-from tests.e2e.test_packing import message_of, node_of
+from tests.e2e.test_packing import message_of, metric, node_of
 
 pytestmark = pytest.mark.e2e
 
@@ -155,14 +155,21 @@ def test_a_pod_that_goes_or_ends_makes_room_within_a_second(stage: Stage) -> Non
 
 def test_asked_before_our_watch_knew(stage: Stage) -> None:
     """A deletion reaches us after kube-scheduler has asked again; it learns that there is room after all."""
+    asked = 'tessera_extender_requests_total{code="200",verb="filter"}'
     create(stage.plane, [pod("a", {"main": WHOLE})])
     wait_until(lambda: node_of(stage.plane, "a"), "a is bound")
     stage.pending("b")
-    stage.relay.delay = 0.3
-    try:
-        stage.bound_within("b", "pod deleted, which we hear of 0.3 s later", lambda: stage.delete("a"))
-    finally:
-        stage.relay.delay = 0.0
+    before = metric(stage.extender, asked)
+
+    def free() -> None:
+        stage.relay.lets.clear()
+        try:
+            stage.delete("a")
+            wait_until(lambda: metric(stage.extender, asked) > before, "kube-scheduler asks again")
+        finally:
+            stage.relay.lets.set()
+
+    stage.bound_within("b", "pod deleted, which we hear of after kube-scheduler has asked", free)
     assert RETRY in stage.notes("b"), "kube-scheduler would not have asked a second time"
     stage.delete("b")
 

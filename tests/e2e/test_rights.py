@@ -4,7 +4,6 @@ The rules are those that the chart makes and those that are shipped beside it; t
 was used.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from tests.deploy.rendered import template
+from tests.e2e.controlplane.cluster import audited
 from tests.e2e.scene import DEPLOY
 from tests.e2e.test_chart import EVERYTHING, EXISTING
 
@@ -47,12 +47,7 @@ class Right(NamedTuple):
 
 def used(folder: Path) -> set[Right]:
     """Return what our programs did, by the audit logs of a folder."""
-    return {
-        right
-        for log in folder.glob("*.log")
-        for line in log.read_text().splitlines()
-        if (right := asked(json.loads(line))) is not None
-    }
+    return {right for log in folder.glob("*.log") for event in audited(log) if (right := asked(event)) is not None}
 
 
 def asked(event: Json) -> Right | None:

@@ -143,6 +143,21 @@ def test_room_that_we_promise_is_kept_likewise() -> None:
     assert passes(state, 0)
 
 
+def test_the_room_of_those_we_evict_is_kept_before_they_leave() -> None:
+    """The first eviction frees room while the second waits for a budget: what is free already is not for others."""
+    first, second = (held(f"low-{i}", on(i, 12)) for i in range(2))
+    state = state_of(first, second, nominated("", memory="20Gi"), cards=2)
+    assert passes(state, 0, "12Gi")
+    state.nominate("uid-high", "n1", ["uid-low-1"])
+    assert passes(state, 0, "12Gi"), "the card that keeps its pod has room for one more"
+    request = request_of(nominated("", 0, "12Gi", "thief"), Resources())
+    assert request is not None
+    assert state.reserve(nominated("", 0, "12Gi", "thief"), request, "n1") is not None
+    assert not passes(state, 0, "12Gi"), "what is free beside the victim is kept"
+    state.nominate("uid-high", "")
+    assert passes(state, 0, "12Gi")
+
+
 @pytest.mark.anyio
 async def test_the_verbs_honour_it() -> None:
     """Over HTTP: filter turns a lower pod away, and the same pod with a higher priority passes."""

@@ -128,7 +128,7 @@ class History(RuleBasedStateMachine):
         self.gone: set[str] = set()
         self.assumed: dict[str, tuple[Pod, Assignment, Holding]] = {}
         self.expected: dict[str, tuple[Holding, int]] = {}
-        self.promised: dict[str, str] = {}
+        self.promised: dict[str, tuple[str, list[str]]] = {}
         self.silent: set[str] = set()
 
     @initialize()
@@ -260,12 +260,15 @@ class History(RuleBasedStateMachine):
         self.state.forget(f"uid-p{number}")
         self.assumed.pop(f"uid-p{number}", None)
 
-    @rule(number=st.integers(0, 9), name=st.sampled_from([*NODES, ""]))
-    def nominate(self, number: int, name: str) -> None:
+    @rule(
+        number=st.integers(0, 9), name=st.sampled_from([*NODES, ""]), victims=st.sets(st.integers(0, 9), max_size=3)
+    )
+    def nominate(self, number: int, name: str, victims: set[int]) -> None:
         """We begin to clear a node for a waiting pod ourselves, or let go of it."""
-        self.state.nominate(f"uid-p{number}", name)
+        go = [f"uid-p{victim}" for victim in victims]
+        self.state.nominate(f"uid-p{number}", name, go)
         if f"uid-p{number}" in self.state.waiting:
-            self.promised[f"uid-p{number}"] = name
+            self.promised[f"uid-p{number}"] = name, go
 
     @precondition(lambda self: self.assumed)
     @rule(which=WHICH)
@@ -292,9 +295,9 @@ class History(RuleBasedStateMachine):
             fresh._hold(uid, fresh.assumed, held)
         for uid, (held, _) in self.expected.items():
             fresh._hold(uid, fresh.expected, held)
-        self.promised = {uid: name for uid, name in self.promised.items() if uid in self.state.waiting}
-        for uid, name in self.promised.items():
-            fresh.nominate(uid, name)
+        self.promised = {uid: of for uid, of in self.promised.items() if uid in self.state.waiting}
+        for uid, (name, victims) in self.promised.items():
+            fresh.nominate(uid, name, victims)
         for name in self.silent:
             fresh.hush(name, silent=True)
         for gpu_node_ in reversed(self.inventories.values()):
