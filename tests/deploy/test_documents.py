@@ -63,7 +63,7 @@ RUN: Final = {
 # What no test runs, and why. Of make, `test_make_knows_what_to_do` runs all but the work.
 NOT_RUN: Final = {
     "make test": "this is it",
-    "make test-long": "half an hour; `make test` runs the same tests for less long",
+    "make test-long": "half an hour; `make test` runs the same tests with fewer cases",
     "make check": "beside the tests",
     "make browser": "tests by themselves",
     "make e2e": "tests by themselves",
