@@ -32,9 +32,10 @@ from scoring.model import WHOLE, Ask
 from scoring.policies import POLICIES
 
 MOST_CARDS: Final = 64
+MOST_LISTED: Final = 64  # models or cards: every card of the cluster is compared with each
 MOST_MIB: Final = 1 << 27
 SHOWN: Final = 8  # containers that a refusal lists
-_MODEL: Final = re.compile(r"!?[A-Za-z0-9*?][A-Za-z0-9 ._*?()/+-]*")
+_MODEL: Final = re.compile(r"!?[A-Za-z0-9*?][A-Za-z0-9 ._*?()/+-]{0,95}")
 
 
 class BadDemand(ValueError):
@@ -293,17 +294,17 @@ def _resource(said: dict[str, Any], name: str) -> int:
 
 
 def _models(value: str) -> tuple[str, ...]:
-    patterns = [part.strip() for part in value.split(",")]
-    for pattern in patterns:
-        if not _MODEL.fullmatch(pattern):
-            _refuse(MODEL, value, 'a comma-separated list of model names or globs, "!" in front excluding one')
+    patterns = [part.strip() for part in value.split(",", MOST_LISTED)]
+    if len(patterns) > MOST_LISTED or not all(map(_MODEL.fullmatch, patterns)):
+        what = f'at most {MOST_LISTED} model names or globs with commas between, "!" in front excluding one'
+        _refuse(MODEL, value, what)
     return tuple(pattern.lower() for pattern in patterns)
 
 
 def _uuids(value: str) -> tuple[str, ...]:
-    uuids = tuple(part.strip() for part in value.split(","))
-    if not all(re.fullmatch(r"[A-Za-z0-9-]+", uuid) for uuid in uuids):
-        _refuse(UUID, value, "a comma-separated list of GPU UUIDs")
+    uuids = [part.strip() for part in value.split(",", MOST_LISTED)]
+    if len(uuids) > MOST_LISTED or not all(re.fullmatch(r"[A-Za-z0-9-]{1,96}", uuid) for uuid in uuids):
+        _refuse(UUID, value, f"at most {MOST_LISTED} GPU UUIDs with commas between")
     return tuple(sorted(set(uuids)))
 
 

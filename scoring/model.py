@@ -265,9 +265,9 @@ class Fleet:
         if demand.models:
             allowed = self.allowed_models(demand.models)[self.model[rows]]
         if demand.uuids:
-            named = np.zeros((len(rows), self.width), np.bool_)
+            named, uuids = np.zeros((len(rows), self.width), np.bool_), frozenset(demand.uuids)
             for at, row in enumerate(rows):
-                named[at, : len(self.uuids[row])] = [uuid in demand.uuids for uuid in self.uuids[row]]
+                named[at, : len(self.uuids[row])] = [uuid in uuids for uuid in self.uuids[row]]
             allowed = named if allowed is None else allowed & named
         return allowed
 

@@ -372,13 +372,13 @@ REFUSALS = [
     (
         "no model",
         pod(annotations={"tessera.gpu/model": "T4,,A10"}),
-        "tessera.gpu/model is 'T4,,A10', which is not a comma-separated list of model names or globs,"
+        "tessera.gpu/model is 'T4,,A10', which is not at most 64 model names or globs with commas between,"
         ' "!" in front excluding one.',
     ),
     (
         "no uuid",
         pod(annotations={"tessera.gpu/uuid": "GPU_1"}),
-        "tessera.gpu/uuid is 'GPU_1', which is not a comma-separated list of GPU UUIDs.",
+        "tessera.gpu/uuid is 'GPU_1', which is not at most 64 GPU UUIDs with commas between.",
     ),
     (
         "an unknown policy",
@@ -400,6 +400,16 @@ def test_a_refusal_says_why(asking: Pod, sentence: str) -> None:
         with pytest.raises(BadDemand) as refused:
             request_of(asking, Resources())
         assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize("key", ["model", "uuid"])
+def test_a_list_is_short(key: str) -> None:
+    """Every card of the cluster is compared with each entry: 64 of 96 letters are taken, and no more nor longer ones."""
+    longest = ",".join(f"{i:096d}" for i in range(64))
+    assert request_of(pod(annotations={f"tessera.gpu/{key}": longest}), Resources())
+    for value in (f"{longest},A", ",".join("A" * 65), "A" * 97, "A" * 100_000):
+        with pytest.raises(BadDemand, match="which is not at most 64 "):
+            request_of(pod(annotations={f"tessera.gpu/{key}": value}), Resources())
 
 
 @pytest.mark.parametrize(
