@@ -73,6 +73,8 @@ def main() -> None:
     )
     if leadership:
         service.leads = leadership.leads
+    if replica:
+        replica.whole = service.watch.whole
     if isinstance(cluster, EmbeddedCluster):
         service.on_ask, service.pods = cluster.admit, cluster.pods
     if isinstance(cluster, KubeCluster):  # an embedded cluster has nobody who would read what they write

@@ -122,7 +122,7 @@ class Answers:
             passed.raw,
             self._reasons(names.pieces, codes),
         )
-        if not len(passed.rows):
+        if not len(passed.rows) and state.board(request.policy).looked_at_all(request.demand):
             if len(names.rejected) >= REJECTED:
                 names.rejected.clear()
             names.rejected[key] = (state.fleet.changes, reply)
@@ -189,6 +189,9 @@ class Answers:
         known, rows = self._why.get(key), None
         if known is not None and known.epoch == board.policy.epoch and len(known.codes) == len(scores) + 1:
             rows = fleet.changed_since(known.changes)
+            if rows is not None and len(request.demand.asks) > 1:  # of which some nodes were looked at only now
+                said_fit = known.codes[:-1] == self._code(FITS)
+                rows = np.union1d(rows, np.flatnonzero(said_fit != (scores > UNFIT)))
         if known is None or rows is None:
             if len(self._why) >= DEMANDS:
                 self._why.clear()

@@ -6,6 +6,7 @@ travels in a 200. Its decoder crashes on some nulls: replies are typed structs w
 
 import asyncio
 import gc
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -34,6 +35,8 @@ from extender.watch import Watch
 from extender.wire import BindingResult, ExtenderArgs, FilterResult, HostPriority, Pod, PreemptResult
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 LEARN_SECONDS: Final = 0.2
 
@@ -239,8 +242,11 @@ async def _learn(state: ClusterState) -> None:
     while True:
         await asyncio.sleep(LEARN_SECONDS)
         while state.studies:
-            in_force = await asyncio.to_thread(state.studies.pop(0))
-            in_force()
+            try:
+                in_force = await asyncio.to_thread(state.studies.pop(0))
+                in_force()
+            except Exception:  # the policy goes on with what it knew
+                log.exception("A policy could not learn.")
 
 
 def _add_pods(app: FastAPI, pods: Callable[[], list[Pod]]) -> None:

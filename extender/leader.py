@@ -250,18 +250,22 @@ class Replica:
     pod: str
     patch: Patch
     seconds: float
+    whole: Callable[[], bool] = lambda: True  # no list of pods is told in part
     _told: bool | None = None
-    _seen: bool = False
+    _marked: bool = False
+    _knows: bool = False
 
     def leads(self) -> bool:
         """Say whether this replica leads, and its watch knows of all that was written before."""
-        return self._seen and self.candidate.leads()
+        # Of the list that shows our mark, binds of before may come after it.
+        self._knows = self._knows or (self._marked and self.whole())
+        return self._knows and self.candidate.leads()
 
     def saw_pod(self, pod: Pod) -> None:
         """Take in a pod that the watch tells of: our own, as we marked it, was written after we took the Lease."""
         notes = pod.metadata.annotations
         if notes and notes.get(LEADER) == self.candidate.identity:
-            self._seen = True
+            self._marked = True
 
     async def run(self) -> None:
         """Stand for election, lead, and return when leadership is lost."""

@@ -32,6 +32,8 @@ class Nominated:
     def saw(self, pod: Pod) -> set[str]:
         """Take in a waiting pod as it is now."""
         uid = pod.metadata.uid
+        if pod.metadata.deletion_timestamp:  # a finalizer may hold it for long, and nobody schedules it
+            return self.lost(uid)
         if not pod.status.nominated_node_name and uid not in self._node:
             return set()
         self._pods[uid] = pod

@@ -253,11 +253,11 @@ def _dearest(pod: Pod, amount: Callable[[Container], int]) -> int:
     return max(most, sidecars + sum(amount(container) for container in pod.spec.containers or ()))
 
 
-def _requested(resource: str, parse: Callable[[Any], int]) -> Callable[[Pod], int]:
+def _requested(resource: str, parse: Callable[[Any], int], most: int) -> Callable[[Pod], int]:
     def of(requests: dict[str, Any] | None, limits: dict[str, Any] | None) -> int:
         value = (requests or {}).get(resource, (limits or {}).get(resource))
         try:
-            return 0 if value is None else parse(value)
+            return 0 if value is None else min(parse(value), most)
         except BadQuantity:
             return 0  # the API server lets none in; a made-up one costs nothing
 
@@ -273,5 +273,6 @@ def _requested(resource: str, parse: Callable[[Any], int]) -> Callable[[Pod], in
     return of_pod
 
 
-_cpu = _requested("cpu", to_milli)
-_ram = _requested("memory", to_mib)
+# More than any node has is not told apart: the API server takes 9E, which added up leaves the numbers of an array.
+_cpu = _requested("cpu", to_milli, 1 << 22)  # 4,194 cores
+_ram = _requested("memory", to_mib, 1 << 27)  # 128 TiB

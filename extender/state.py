@@ -128,12 +128,13 @@ class ClusterState:
         if uid in self._gone:
             return
         request = None if pod.status.phase in FINISHED else _request(pod, self.rules.resources)
-        self._count(pod, request)
-        if not pod.spec.node_name:
-            if uid not in self.holdings:  # no pod is unbound again: this sight is older than what we know
-                self._wait(pod, request)
-            return
-        self._holds_only(uid, holding_of(pod, self.rules.resources))
+        new = self._count(pod, request)
+        if pod.spec.node_name:
+            self._holds_only(uid, holding_of(pod, self.rules.resources))
+        elif uid not in self.holdings:  # no pod is unbound again: this sight is older than what we know
+            self._wait(pod, request)
+        if new:  # what policies make of it comes last: whatever it is, what the pod holds is known
+            self._attend()
 
     def lost_pod(self, pod: Pod) -> None:
         """Take in that a pod is gone, and with it all that it held."""
@@ -342,14 +343,18 @@ class ClusterState:
         for node in nodes:
             self._refresh(node)
 
-    def _count(self, pod: Pod, request: Request | None) -> None:
-        """Learn from a pod once: from one that asks for GPUs, and from any other that sits on a node with cards."""
+    def _count(self, pod: Pod, request: Request | None) -> bool:
+        """Count a pod once, and say whether it is new: one that asks for GPUs, or that sits on a node with cards."""
         if pod.metadata.uid in self._counted or pod.status.phase in FINISHED:
-            return
+            return False
         if request is None and pod.spec.node_name not in self.inventories:
-            return
+            return False
         self._counted.add(pod.metadata.uid)
         self.workload.add(plain_demand(pod) if request is None else request.demand.anonymous)
+        return True
+
+    def _attend(self) -> None:
+        """Let the policies look at what was counted."""
         for board in self._boards.values():
             study = board.policy.attend(self.fleet, self.workload)
             if study is not None:

@@ -250,6 +250,7 @@ class Watch:
         ]
         self._threads: list[threading.Thread] = []
         self._delivered: set[str] = set()
+        self._halfway: set[str] = set()  # kinds of which a list is being told
         self._stopped = False
         self._loop: asyncio.AbstractEventLoop
 
@@ -277,6 +278,10 @@ class Watch:
         """Return whether the watcher has been told the whole first list of every kind."""
         return len(self._delivered) == len(self._reflectors)
 
+    def whole(self) -> bool:
+        """Return whether what the watcher was told is a state that the cluster had: no list is told in part."""
+        return not self._halfway
+
     def silence(self) -> float:
         """Return the seconds since the kind heard least recently was heard; a minute is nothing unusual."""
         return self._clock() - min(reflector.heard for reflector in self._reflectors)
@@ -296,9 +301,12 @@ class Watch:
 
     def _post(self, kind: str, changes: list[Change], listed: bool) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            if listed:
+                self._loop.call_soon_threadsafe(self._halfway.add, kind)
             for at in range(0, len(changes), BATCH):
                 self._loop.call_soon_threadsafe(self._deliver, changes[at : at + BATCH])
             if listed:
+                self._loop.call_soon_threadsafe(self._halfway.discard, kind)
                 self._loop.call_soon_threadsafe(self._delivered.add, kind)
 
     def _deliver(self, changes: list[Change]) -> None:

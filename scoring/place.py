@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scoring.fit import charges, node_fits, trials
 from scoring.model import Charge, Demand, Fleet, Floats, Ints, Placement
 from scoring.policies.policy import Policy
 
 UNFIT: Final = -np.inf
+COLUMNS: Final = 8  # that an answer has on average at most: a pod may ask for hundreds of cards
 
 
 @dataclass(slots=True)
@@ -18,7 +20,7 @@ class _Answer:
     """One demand's score of every node, the cards that gave it, and when it was true."""
 
     scores: Floats  # [N]
-    chosen: Ints  # [N, demand.cards]
+    chosen: NDArray[np.int16]  # [N, demand.cards]
     changes: int
     epoch: int
     open: tuple[int, ...]  # rows that have still to be looked at
@@ -34,6 +36,7 @@ class Board:
     def __init__(self, fleet: Fleet, policy: Policy, *, with_node: bool = True, keep: int = 512) -> None:
         self.fleet, self.policy, self._with_node, self._keep = fleet, policy, with_node, keep
         self._answers: OrderedDict[Demand, _Answer] = OrderedDict()
+        self._columns = 0  # of all answers: a node takes so many cells
 
     def node_scores(self, demand: Demand) -> Floats:
         """Return the policy's score of every node [N], minus infinity where the demand does not fit now."""
@@ -59,28 +62,39 @@ class Board:
         row = int(scores.argmax())
         return self.choose(demand, row)
 
+    def looked_at_all(self, demand: Demand) -> bool:
+        """Say whether the last answer about a demand left no node out: a search among many containers may."""
+        answer = self._answers.get(self._key(demand))
+        return answer is None or not answer.open
+
+    def _key(self, demand: Demand) -> Demand:
+        """Return the demand under which an answer is kept: where tenants ask alike they share one."""
+        return demand if demand.private or self.fleet.guarded else demand.anonymous
+
     def _answer(self, demand: Demand) -> _Answer:
         fleet, epoch = self.fleet, self.policy.epoch
-        if not demand.private and not fleet.guarded:
-            demand = demand.anonymous  # then tenants ask alike, and share an answer
+        demand = self._key(demand)
         answer = self._answers.get(demand)
         changed = fleet.changed_since(answer.changes) if answer and answer.epoch == epoch else None
         if answer is None or changed is None:
-            answer = _Answer(np.empty(0), np.empty((0, demand.cards), np.int64), 0, epoch, ())
+            answer = _Answer(np.empty(0), np.empty((0, demand.cards), np.int16), 0, epoch, ())
             changed = np.arange(len(fleet))
         elif answer.open:
             changed = np.union1d(changed, answer.open)
         if len(answer.scores) < len(fleet):
             answer.scores = np.concatenate([answer.scores, np.full(len(fleet) - len(answer.scores), UNFIT)])
-            more = np.zeros((len(fleet) - len(answer.chosen), demand.cards), np.int64)
+            more = np.zeros((len(fleet) - len(answer.chosen), demand.cards), np.int16)
             answer.chosen = np.concatenate([answer.chosen, more])
         if len(changed):
             self._score(demand, changed, answer)
         answer.changes = fleet.changes
+        if demand not in self._answers:
+            self._columns += 1 + demand.cards
         self._answers[demand] = answer
         self._answers.move_to_end(demand)
-        if len(self._answers) > self._keep:
-            self._answers.popitem(last=False)
+        while len(self._answers) > self._keep or (self._columns > COLUMNS * self._keep and len(self._answers) > 1):
+            oldest, _ = self._answers.popitem(last=False)
+            self._columns -= 1 + oldest.cards
         return answer
 
     def _score(self, demand: Demand, rows: Ints, answer: _Answer) -> None:

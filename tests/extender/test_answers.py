@@ -11,6 +11,7 @@ from extender.pod import request_of
 from extender.state import ClusterState
 from extender.verbs import COOPERATIVE, DECISIVE, filter_nodes, prioritize
 from extender.wire import HostPriority, Pod, encode
+from scoring.containers import Budget
 from tests.builders import bound, container, gpu_node, node, plain, pod
 from tests.extender.served import serve
 
@@ -91,6 +92,24 @@ def same(state: ClusterState, answers: Answers, asking: Pod, names: list[str], r
         reply, best = answers.prioritize(asking, answers.names(encode(asked)))
         assert msgspec.json.decode(reply, type=list[HostPriority]) == scored
         assert best == next((s.host for s in scored if s.score == 10), "")
+
+
+def test_a_rejection_is_none_while_nodes_are_left_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search among many containers is bounded; asked again without any change, it goes on to the last node."""
+    monkeypatch.setattr("scoring.containers.MOST_IN_ALL", 1)
+    monkeypatch.setattr("scoring.fit.Budget", lambda: Budget(1))
+    monkeypatch.setattr("scoring.containers._known", {})
+    state = ClusterState(Rules())
+    names = [f"m{i}" for i in range(6)]
+    for name in names:  # in sum there is room everywhere, and only m0, which is searched last, has it card by card
+        happen(state, "node", name, PODS[0])
+        taken = (7000, 15300) if name == "m0" else (576, 19576)
+        shares = [(f"GPU-{name}-{card}", mib, 0) for card, mib in enumerate(taken)]
+        state.saw_pod(bound(pod(f"held-{name}"), name, shares))
+    asking, answers, raw = PODS[-1], Answers(state), encode(names)
+    asks = [answers.filter(asking, answers.names(raw))[1] for _ in range(8)]
+    assert asks[-1] == "m0"
+    assert filter_nodes(state, asking, names).node_names == ["m0"]
 
 
 def test_a_rejected_pod_costs_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,9 @@ def test_nothing_is_kept_for_a_pod_that_would_not_fit() -> None:
     assert passes(state, 0)
 
 
-@pytest.mark.parametrize("how", ["bound elsewhere", "deleted", "cleared", "nominated elsewhere", "finished"])
+@pytest.mark.parametrize(
+    "how", ["bound elsewhere", "deleted", "cleared", "nominated elsewhere", "finished", "leaving"]
+)
 def test_the_room_is_freed(how: str) -> None:
     """As soon as the pod has no need of it, and whoever watches for room is told."""
     state = state_of(high := nominated(), nodes=2)
@@ -123,6 +125,10 @@ def test_the_room_is_freed(how: str) -> None:
         gone = nominated()
         gone.status.phase = "Failed"
         state.saw_pod(gone)
+    elif how == "leaving":  # and held by a finalizer
+        leaving = nominated()
+        leaving.metadata.deletion_timestamp = "2026-11-30T23:00:00Z"
+        state.saw_pod(leaving)
     else:
         state.saw_pod(nominated("" if how == "cleared" else "n2"))
     assert passes(state, 0)

@@ -67,6 +67,22 @@ async def test_a_new_leader_answers_when_its_watch_has_shown_its_own_label() -> 
 
 
 @pytest.mark.anyio
+async def test_a_mark_in_a_list_counts_once_the_list_is_told() -> None:
+    """A bind of the leader before may come after it in the list, which is in the order of names."""
+    whole = False
+    clock, lock = Clock(), Lock(Server(Lease("", 15, "7"), 7))
+    one = replica(lock, clock, Pods())
+    one.whole = lambda: whole
+    await one.turn()
+    one.saw_pod(shown("a_1"))
+    assert not one.leads()
+    whole = True
+    assert one.leads()
+    whole = False
+    assert one.leads(), "of later lists all binds are its own"
+
+
+@pytest.mark.anyio
 async def test_a_label_that_could_not_be_written_is_written_later() -> None:
     """A pod of the leader before that is gone is nothing to wait for."""
     clock = Clock()

@@ -404,7 +404,7 @@ def test_a_refusal_says_why(asking: Pod, sentence: str) -> None:
 
 @pytest.mark.parametrize("key", ["model", "uuid"])
 def test_a_list_is_short(key: str) -> None:
-    """Every card of the cluster is compared with each entry: 64 of 96 letters are taken, and no more nor longer ones."""
+    """Every card of the cluster is compared with each entry: 64 of 96 letters are taken, not more nor longer ones."""
     longest = ",".join(f"{i:096d}" for i in range(64))
     assert request_of(pod(annotations={f"tessera.gpu/{key}": longest}), Resources())
     for value in (f"{longest},A", ",".join("A" * 65), "A" * 97, "A" * 100_000):

@@ -366,3 +366,30 @@ def test_the_workload_knows_who_was_placed_and_who_left() -> None:
     for _ in range(2):
         state.lost_pod(pod("a"))
     assert (state.workload.running, state.workload.departed, state.workload.placed) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("amounts", [{"cpu": "10P"}, {"memory": "9E"}, {"cpu": "9223372036854775807"}])
+def test_no_amount_costs_another_pod_what_it_holds(amounts: dict[str, str]) -> None:
+    """The API server takes a pod that asks for more CPU than an array's number can tell; policies learn from it."""
+    state = state_of()
+    for number in range(10):
+        state.saw_pod(pod(f"absurd-{number}", requests=amounts))
+    state.saw_pod(bound(pod("absurd", requests=amounts), "n1", [(A10, 1024, 0)]))
+    for number in range(10):
+        state.saw_pod(bound(pod(f"held-{number}"), "n1", [(A10, 1024, 0)]))
+    assert len(state.holdings) == 11
+    assert free(state)[0] == 24576 - 11 * 1024
+
+
+def test_a_policy_that_fails_to_learn_costs_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pod holds is known before policies look at what it is like."""
+    state = state_of()
+    board = state.board()
+
+    def fail(*_: object) -> None:
+        raise OverflowError
+
+    monkeypatch.setattr(type(board.policy), "attend", fail)
+    with pytest.raises(OverflowError):
+        state.saw_pod(bound(pod("a"), "n1", [(A10, 20480, 0)]))
+    assert free(state)[0] == 4096

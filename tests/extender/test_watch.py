@@ -336,6 +336,24 @@ async def test_watch_tells_all_kinds_on_the_event_loop() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_list_that_is_told_in_part_is_not_whole() -> None:
+    """Its pieces are told one after the other, and other things happen in between."""
+    cluster, found = EmbeddedCluster(pods=[pod(f"p{n}") for n in range(500)]), []
+
+    class Asking(View):
+        def saw_pod(self, pod: Pod) -> None:
+            found.append(watch.whole())
+
+    watch = Watch(cluster.sources(), Asking())
+    watch.start()
+    await until(lambda: watch.synced() and watch.whole())
+    cluster.admit(pod("later"))
+    await until(lambda: len(found) == 501)
+    assert found == [False] * 500 + [True]
+    await watch.stop()
+
+
+@pytest.mark.anyio
 async def test_stop_ends_the_threads_and_the_calls() -> None:
     """After `stop` no thread is left, and what happens then is not told."""
     cluster, view = EmbeddedCluster(), View()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scoring.containers import Budget
 from scoring.fit import ever_fits, fits
 from scoring.model import Ask, Card, Demand, Fleet, Placement, Row
-from scoring.place import UNFIT, Board
+from scoring.place import COLUMNS, UNFIT, Board
 from scoring.policies import POLICIES
 from scoring.workload import Workload
 from tests.builders import card, demand, fleet, row
@@ -164,6 +164,17 @@ def test_no_more_answers_are_kept_than_allowed() -> None:
     assert [d.asks[0].mib for d in board._answers] == [1, 3]
 
 
+def test_answers_about_many_cards_are_kept_in_smaller_number() -> None:
+    """A pod of hundreds of cards is one demand, and has as many cells for each node."""
+    of = fleet()
+    board = Board(of, POLICIES["spread"](LOAD, 0), keep=4)
+    for count in (*range(1, 8), *range(60, 65), 1, 2):
+        board.node_scores(demand(Ask(mib=1, count=count)))
+        cells = sum(answer.chosen.shape[1] for answer in board._answers.values())
+        assert len(board._answers) == 1 or cells <= COLUMNS * 4
+        assert board._columns == cells + len(board._answers)
+
+
 def test_a_look_after_very_many_changes() -> None:
     """Scores older than the fleet's memory of changes are made anew."""
     of = fleet()
@@ -205,4 +216,6 @@ def test_nodes_that_the_bounded_search_left_out_are_looked_at_later(monkeypatch:
     two = Demand((Ask(milli=450), Ask(milli=400)), ((0, 1),))
     board = board_of(of, "bestfit")
     assert np.flatnonzero(np.isfinite(board.node_scores(two))).tolist() == [5]
+    assert not board.looked_at_all(two)
     assert [int(np.isfinite(board.node_scores(two)).sum()) for _ in tight] == [2, 3, 4, 5, 6]
+    assert board.looked_at_all(two)
