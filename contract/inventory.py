@@ -11,6 +11,7 @@ from contract.names import GROUP, VERSION
 
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 EVERYBODY: Final = "*"
+LIMITS_ENFORCED: Final = "MemoryLimitsEnforced"  # a condition of the agent's
 _PROMISED: Final = ("promised_mib", "promised_milli", "sharers")  # what the extender tells, in a list of its own
 
 
@@ -73,13 +74,18 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The cards of one node, in the order of their index."""
+    """The cards of one node, in the order of their index.
+
+    `limits_enforced`: a container sees its grant as the size of the card. The agent writes it as a condition, beside
+    what is encoded here, so it is decoded and never encoded.
+    """
 
     node: str
     gpus: tuple[Gpu, ...] = ()
     driver_version: str = ""
     cuda_version: str = ""
     mig_profiles: tuple[MigProfile, ...] = ()  # of the models that are in MIG mode
+    limits_enforced: bool = False
 
 
 # Attribute -> property of the custom resource, where camel case alone does not give it.
@@ -168,7 +174,14 @@ def decode(node: str, status: Mapping[str, Any] | None, api_version: str = API_V
     profiles = _decode_list(MigProfile, status.get("migProfiles") or [], f"GPUNode {node}", "migProfiles")
     driver, cuda = (str(status.get(name) or "") for name in ("driverVersion", "cudaVersion"))
     whole = (replace(gpu, nvlink=_others(gpu, uuids)) if gpu.nvlink == (EVERYBODY,) else gpu for gpu in gpus)
-    return Inventory(node, tuple(whole), driver, cuda, profiles)
+    return Inventory(node, tuple(whole), driver, cuda, profiles, _is_true(LIMITS_ENFORCED, status.get("conditions")))
+
+
+def _is_true(kind: str, conditions: Any) -> bool:
+    """Say whether a condition is there and True; one that cannot be read is not."""
+    return isinstance(conditions, list) and any(
+        isinstance(c, Mapping) and (c.get("type"), c.get("status")) == (kind, "True") for c in conditions
+    )
 
 
 def _decode_promises(node: str, raw: Any) -> dict[str, Gpu]:

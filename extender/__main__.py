@@ -69,7 +69,10 @@ def main() -> None:
     replica = leadership if isinstance(leadership, Replica) else None
     watcher = Telling(state, replica.saw_pod) if replica else state
     service = Service(
-        settings, state, Binder(state, cluster, delivery=settings.delivery), Watch(cluster.sources(), watcher)
+        settings,
+        state,
+        Binder(state, cluster, delivery=settings.delivery, seconds=settings.bind_seconds),
+        Watch(cluster.sources(), watcher),
     )
     if leadership:
         service.leads = leadership.leads

@@ -14,13 +14,14 @@ from itertools import chain, repeat
 from typing import Final
 
 from contract.assignment import Assignment, BadAssignment, annotations, decode
+from contract.inventory import Inventory
 from contract.names import ASSIGNMENT
 from extender.cluster import Away, Binding, Cluster, NotDone, PerhapsDone, Unreachable
 from extender.delivery import Mode, told
 from extender.pod import asks_us
 from extender.request import BadDemand
 from extender.state import ClusterState
-from extender.wire import BindingArgs, Pod
+from extender.wire import BindingArgs, Meta, Pod
 
 NO_LONGER_FITS: Final = "the pod does not fit the node's cards any more"
 LOOKS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # seconds between looks at a pod whose bind had no answer ...
@@ -44,6 +45,7 @@ class Binder:
     running: dict[str, tuple[str, "asyncio.Task[None]"]] = field(default_factory=dict)
     settling: set["asyncio.Task[None]"] = field(default_factory=set)
     delivery: Mode = "env"
+    seconds: float = 3.5  # in which a call is answered, whatever is still under way
 
     async def bind(self, args: BindingArgs) -> None:
         """Bind a pod to a node with the cards chosen for it.
@@ -56,13 +58,28 @@ class Binder:
         if under_way is None:
             task = asyncio.ensure_future(self._bind(args))
             self.running[args.pod_uid] = (args.node, task)
-            task.add_done_callback(lambda _: self.running.pop(args.pod_uid, None))
+            task.add_done_callback(lambda _: self._ended(args))
         elif under_way[0] != args.node:
             raise Refused(f"the pod is already being bound to {under_way[0]}")
         else:
             task = under_way[1]
-        # A caller that hangs up must not cancel a write under way.
-        await asyncio.shield(task)
+        # A caller that hangs up, or whose time is over, must not cancel a write under way.
+        try:
+            await asyncio.wait_for(asyncio.shield(task), self.seconds)
+        except TimeoutError as error:
+            raise Refused("the API server did not answer: the bind is still under way") from error
+
+    def _ended(self, args: BindingArgs) -> None:
+        """Go on looking at a pod after its bind, for what is not known for certain."""
+        self.running.pop(args.pod_uid, None)
+        if self._unsure(args.pod_uid):
+            task = asyncio.ensure_future(self._settle(args))
+            self.settling.add(task)
+            task.add_done_callback(self.settling.discard)
+
+    def _unsure(self, uid: str) -> bool:
+        """Say whether a pod's bind is undecided, or no watch would tell of its end."""
+        return uid in self.state.assumed or uid in self.state.unwatched
 
     async def _bind(self, args: BindingArgs) -> None:
         uid, node = args.pod_uid, args.node
@@ -93,24 +110,18 @@ class Binder:
             # Where nothing could be sent nobody can be asked, and the caller learns it at once.
             landed = None if isinstance(error, Away) else await self._landed_before(args)
             if landed:
-                self._settle_later(args)
                 return
-            if again and landed is None:
-                self._settle_later(args)
-            else:
+            if not again or landed is False:
                 self.state.forget(args.pod_uid)
             raise Refused(str(error)) from error
         except PerhapsDone as error:
-            self._settle_later(args)
             raise Refused(f"the API server did not answer: {error}") from error
-        self._settle_later(args)  # the watch may have a gap in which the pod comes and goes
 
     def _notes(self, record: Assignment) -> dict[str, str]:
         """Return what travels on the Binding: the record, and what its containers are told of it."""
-        inventory = self.state.inventories.get(record.node)
-        gpus = inventory.gpus if inventory else ()
-        memory = {gpu.uuid: (gpu.memory_mib or 0) - gpu.reserved_mib for gpu in gpus if gpu.memory_mib}
-        return annotations(record) | told(record, memory, self.delivery)
+        inventory = self.state.inventories.get(record.node) or Inventory(record.node)
+        memory = {gpu.uuid: gpu.memory_mib - gpu.reserved_mib for gpu in inventory.gpus if gpu.memory_mib}
+        return annotations(record) | told(record, memory, self.delivery, limited=inventory.limits_enforced)
 
     async def _landed_before(self, args: BindingArgs) -> bool | None:
         """Say whether a refused Binding was refused because an earlier one of ours had landed; None: it still may."""
@@ -143,36 +154,33 @@ class Binder:
             raise Refused(f"the pod cannot be read: {error}") from error
         if pod is None or pod.metadata.uid != args.pod_uid:
             raise Refused("there is no such pod with this UID")
-        self.state.saw_pod(pod)
+        self.state.read_pod(pod)
         if pod.spec.node_name and not self._is_ours(pod, args):
             raise Refused(f"the pod is already bound to {pod.spec.node_name}")
         return pod
 
-    def _settle_later(self, args: BindingArgs) -> None:
-        task = asyncio.ensure_future(self._settle(args))
-        self.settling.add(task)
-        task.add_done_callback(self.settling.discard)
-
     async def _settle(self, args: BindingArgs) -> None:
-        """Look at a pod until it is known whether it was bound; while nobody answers, its share stays held."""
+        """Look at a pod until nothing of it is unsure; while nobody answers, its share stays held.
+
+        The watch may have a gap in which a pod comes and goes: then only these looks find that it is gone.
+        """
+        uid = args.pod_uid
         for wait in chain(LOOKS, repeat(LAST)):
             await asyncio.sleep(wait)
-            if args.pod_uid not in self.state.assumed or args.pod_uid in self.running:
+            if uid in self.running or not self._unsure(uid):
                 return
             try:
                 pod = await self.cluster.pod(args.pod_namespace, args.pod_name)
             except Unreachable:
                 continue
-            if args.pod_uid in self.running or args.pod_uid not in self.state.assumed:
+            if uid in self.running or not self._unsure(uid):
                 return  # that call decides, and must not be forgotten under way; or the watch knows better by now
-            known = self.state.waiting.get(args.pod_uid)
-            gone = pod is None or pod.metadata.uid != args.pod_uid
-            if gone and known is not None:
-                self.state.lost_pod(known)
-            elif gone or (wait == LAST and pod is not None and not pod.spec.node_name):
-                self.state.forget(args.pod_uid)
-            elif pod is not None:
-                self.state.saw_pod(pod)
+            if pod is None or pod.metadata.uid != uid:
+                self.state.lost_pod(Pod(Meta(name=args.pod_name, namespace=args.pod_namespace, uid=uid)))
+            elif wait == LAST and not pod.spec.node_name:
+                self.state.forget(uid)
+            else:
+                self.state.read_pod(pod)
 
     def _is_ours(self, pod: Pod, args: BindingArgs) -> bool:
         """Say whether a pod is on the node that was asked for, with a record of ours if it needs one."""

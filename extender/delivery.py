@@ -29,6 +29,8 @@ FIGURES: Final = {
 }
 LEAST_MARGIN_MIB: Final = 512  # for what a framework's own bookkeeping leaves out: context, graphs, NCCL ...
 MARGIN_PERCENT: Final = 3  # ... or so much of the grant
+DECIMALS: Final = 5  # of the fraction: one in the last place is less than 1 % of 1 GiB, on the largest card too
+PARTS: Final = 10**DECIMALS
 
 
 def environment(container: str, mode: Mode, *, has_cards: bool) -> list[dict[str, Any]]:
@@ -46,36 +48,43 @@ def _told(name: str, annotation: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}}
 
 
-def told(record: Assignment, memory: Mapping[str, int], mode: Mode) -> dict[str, str]:
-    """Return the annotations that go with a record for its containers to read; `memory`: MiB of each card."""
+def told(record: Assignment, memory: Mapping[str, int], mode: Mode, *, limited: bool = False) -> dict[str, str]:
+    """Return the annotations that go with a record for its containers to read.
+
+    `memory`: MiB of each card. `limited`: a container sees its grant as the size of the card.
+    """
     notes: dict[str, str] = {}
     for container, grants in record.containers.items():
         if mode == "none" or not grants:
             continue
         if mode == "cdi":
             notes[NRI + container] = ",".join(f"{CDI_CLASS}={grant.gpu}" for grant in grants)
-        notes |= {figure_key(container, figure): text for figure, text in _figures(grants, memory).items()}
+        seen = {grant.gpu: grant.mib for grant in grants} if limited else memory
+        notes |= {figure_key(container, figure): text for figure, text in _figures(grants, seen).items()}
     return notes
 
 
-def _figures(grants: tuple[Grant, ...], memory: Mapping[str, int]) -> dict[str, str]:
-    """Return what holds on every card of a container; what is not known, or not reserved, is left out."""
+def _figures(grants: tuple[Grant, ...], seen: Mapping[str, int]) -> dict[str, str]:
+    """Return what holds on every card of a container; what is not known, not reserved or 0 is left out.
+
+    `seen`: MiB that each card has in the eyes of the container.
+    """
     figures: dict[str, str] = {}
     if mib := min(grant.mib for grant in grants):
         figures[MEMORY_MIB] = str(mib)
-        if all(memory.get(grant.gpu) for grant in grants):
-            hundredths = min(fraction(grant.mib, memory[grant.gpu]) for grant in grants)
-            figures[FRACTION] = f"{hundredths // 100}.{hundredths % 100:02d}"
+        known = all(seen.get(grant.gpu) for grant in grants)
+        if known and (parts := min(fraction(grant.mib, seen[grant.gpu]) for grant in grants)):
+            figures[FRACTION] = f"{parts / PARTS:.{DECIMALS}f}"
     if milli := min(grant.milli for grant in grants):
         figures[UTILIZATION] = str(milli // 10)
     return figures
 
 
 def fraction(granted: int, total: int) -> int:
-    """Return the hundredths of a card's `total` MiB that a framework may claim for itself, rounded down.
+    """Return the part of `total` MiB that a framework may claim for itself, in 1/PARTS and rounded down.
 
-    It is what vLLM takes as --gpu-memory-utilization: of the whole card, as CUDA shows it, and less a margin for what
-    is not in that claim. 0: the grant is no larger than the margin.
+    It is what vLLM takes as --gpu-memory-utilization: of the card as the container sees it, less a margin for what is
+    not in that claim. 0: the grant is no larger than the margin, or by less than one part.
     """
     margin = max(LEAST_MARGIN_MIB, -(-granted * MARGIN_PERCENT // 100))
-    return max(granted - margin, 0) * 100 // total
+    return max(granted - margin, 0) * PARTS // total

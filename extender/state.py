@@ -56,6 +56,7 @@ class ClusterState:
         self.leases: dict[str, AgentLease] = {}  # of the agents, by node
         self.silent: set[str] = set()  # nodes whose agents are, in the eyes of who has a clock
         self.waiting: dict[str, Pod] = {}  # pods that ask us and are not bound, by UID
+        self.unwatched: set[str] = set()  # UIDs of pods that were read, and that the watch has not shown yet
         self.asks: dict[str, Request] = {}  # what they ask
         self.nominated = Nominated()
         self.closed: dict[str, str] = {}  # why nodes that are there take no GPU pod
@@ -125,6 +126,7 @@ class ClusterState:
     def saw_pod(self, pod: Pod) -> None:
         """Take in a pod as it is now: waiting, holding, or finished."""
         uid = pod.metadata.uid
+        self.unwatched.discard(uid)
         if uid in self._gone:
             return
         request = None if pod.status.phase in FINISHED else _request(pod, self.rules.resources)
@@ -136,9 +138,18 @@ class ClusterState:
         if new:  # what policies make of it comes last: whatever it is, what the pod holds is known
             self._attend()
 
+    def read_pod(self, pod: Pod) -> None:
+        """Take in a pod that was read. The end of one that the watch has never shown, no watch will tell."""
+        uid = pod.metadata.uid
+        shown = uid not in self.unwatched and (uid in self.waiting or uid in self.holdings)
+        self.saw_pod(pod)
+        if not shown and uid not in self._gone:
+            self.unwatched.add(uid)
+
     def lost_pod(self, pod: Pod) -> None:
         """Take in that a pod is gone, and with it all that it held."""
         uid = pod.metadata.uid
+        self.unwatched.discard(uid)
         self._gone[uid] = None
         if len(self._gone) > LATE:
             self._gone.popitem(last=False)

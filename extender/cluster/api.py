@@ -1,6 +1,7 @@
 """A way to the API server: the official client's authentication and transport, one request at a time, as bytes."""
 
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +11,22 @@ from urllib3 import HTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError
 
 MAX_MESSAGE: Final = 300
+
+# An API server that has gone without a word is noticed within 25 s, also by a watch that only listens.
+_SOCKET: Final = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (
+            ("TCP_KEEPIDLE", 10),
+            ("TCP_KEEPINTVL", 5),
+            ("TCP_KEEPCNT", 3),
+            ("TCP_USER_TIMEOUT", 25_000),
+        )
+        if hasattr(socket, name)  # they are Linux's
+    ),
+]
 
 # Half of the client is typed and half is not.
 _client: Any = client
@@ -55,6 +72,7 @@ def api_of(kubeconfig: str | None, context: str | None, connections: int) -> Api
     configuration.retries = False
     configuration.keep_alive = True
     configuration.connection_pool_maxsize = connections
+    configuration.socket_options = _SOCKET
     _authenticate(configuration, kubeconfig, context)
     return Api(configuration)
 

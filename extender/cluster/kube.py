@@ -62,6 +62,10 @@ class _Write:
     query: dict[str, str] = dataclass_field(default_factory=dict)
 
 
+class _Queued(Away):
+    """It never left this process, which tells nothing of the API server."""
+
+
 class _Unheard(Unreachable):
     """Not an answer came at all."""
 
@@ -74,6 +78,7 @@ class KubeCluster:
         self.circuit = Circuit()
         self._threads = ThreadPoolExecutor(binds, thread_name_prefix="bind")
         self._patches = ThreadPoolExecutor(PATCHES, thread_name_prefix="patch")  # which no bind waits for
+        self._turns = asyncio.Semaphore(PATCHES)
 
     @classmethod
     def connect(
@@ -133,12 +138,12 @@ class KubeCluster:
 
     async def patch_node_status(self, name: str, body: dict[str, Any]) -> None:
         """Merge into a Node's status. See `extender.cluster.Patcher`."""
-        await self._do(self._patches, _Write("patch", "PATCH", _NODE_STATUS, {"name": name}, body, _MERGE))
+        await self._patch(_Write("patch", "PATCH", _NODE_STATUS, {"name": name}, body, _MERGE))
 
     async def patch_pod(self, namespace: str, name: str, body: dict[str, Any]) -> None:
         """Merge into a pod. See `extender.cluster.Patcher`."""
         where = {"namespace": namespace, "name": name}
-        await self._do(self._patches, _Write("patch", "PATCH", _POD, where, body, _MERGE))
+        await self._patch(_Write("patch", "PATCH", _POD, where, body, _MERGE))
 
     async def apply_gpu_node_status(self, name: str, status: dict[str, Any]) -> None:
         """Make our part of a GPUNode's status be `status`. See `extender.controllers.status.Applier`."""
@@ -146,7 +151,12 @@ class KubeCluster:
         query = {"fieldManager": "tessera-extender", "force": "true"}
         path = GPUNODES + "/{name}/status"
         apply = _Write("apply", "PATCH", path, {"name": name}, body | {"status": status}, _APPLY, query)
-        await self._do(self._patches, apply)
+        await self._patch(apply)
+
+    async def _patch(self, write: _Write) -> None:
+        """Do what is no bind. Its time begins with its turn: a queue of our own is no trouble of the API server's."""
+        async with self._turns:
+            await self._do(self._patches, write)
 
     async def _do(self, threads: ThreadPoolExecutor, write: _Write) -> None:
         with self._through_the_circuit(Away(AWAY)):
@@ -155,7 +165,7 @@ class KubeCluster:
                 await asyncio.wait_for(asyncio.wrap_future(future), self._deadline)
             except TimeoutError as error:
                 if future.cancel():
-                    raise Away(f"No thread was free for the {write.what} within {self._deadline} s.") from error
+                    raise _Queued(f"No thread was free for the {write.what} within {self._deadline} s.") from error
                 raise Silent(f"The {write.what} had no answer within {self._deadline} s.") from error
 
     @contextmanager
@@ -166,6 +176,8 @@ class KubeCluster:
             raise refusal
         try:
             yield
+        except _Queued:
+            raise
         except (Away, Silent, _Unheard):
             self.circuit.failed(start, time.monotonic())
             raise
@@ -177,7 +189,7 @@ class KubeCluster:
     def _send(self, write: _Write, end: float) -> None:
         left = end - time.monotonic()
         if left <= 0:
-            raise Away(f"The deadline was over before the {write.what} could be sent.")
+            raise _Queued(f"The deadline was over before the {write.what} could be sent.")
         timeout = (left / 2, left)  # half to connect: failing there is certain, and comes before the deadline
         request: dict[str, Any] = {"path_params": write.where, "body": write.body}
         # The API server gives up as well: a write that lands late might meet another leader's.
@@ -203,13 +215,13 @@ class KubeCluster:
         where = {"namespace": namespace, "name": name}
         options = {"preconditions": {"uid": uid}}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": where, "deleteOptions": options}
-        await self._do(self._patches, _Write("eviction", "POST", f"{_POD}/eviction", where, body))
+        await self._patch(_Write("eviction", "POST", f"{_POD}/eviction", where, body))
 
     async def event(self, about: Pod, reason: str, message: str, *, warning: bool = False) -> None:
         """Post an Event. See `extender.cluster.Cluster.event`."""
         where = {"namespace": about.metadata.namespace}
         body = event_of(about, reason, message, datetime.now(UTC), warning=warning)
-        await self._do(self._patches, _Write("event", "POST", _EVENTS, where, body))
+        await self._patch(_Write("event", "POST", _EVENTS, where, body))
 
     async def budgets(self) -> list[Budget]:
         """Return every PodDisruptionBudget. See `extender.cluster.Cluster.budgets`."""

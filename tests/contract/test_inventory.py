@@ -20,6 +20,8 @@ from contract.inventory import (
     decode,
     encode,
 )
+from nodeagent.conditions import as_status
+from nodeagent.limits import CONDITION
 
 GOLDEN = Path(__file__).parents[1] / "golden/inventory.json"
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -218,12 +220,33 @@ JSON = st.recursive(
 
 
 @given(
-    st.none() | st.dictionaries(st.sampled_from(["gpus", "migProfiles", "driverVersion", "x"]), JSON | st.lists(JSON))
+    st.none()
+    | st.dictionaries(
+        st.sampled_from(["gpus", "migProfiles", "driverVersion", "conditions", "x"]), JSON | st.lists(JSON)
+    )
 )
 def test_nothing_else_is_raised(status: dict[str, Any] | None) -> None:
     """Whatever an object's status holds, it is an inventory or a BadInventory."""
     with suppress(BadInventory):
         assert decode("n1", status).node == "n1"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "enforced"),
+    [
+        pytest.param(as_status([(CONDITION, "True", "Limits", "")], (), "now"), True, id="as the agent writes it"),
+        pytest.param(as_status([(CONDITION, "False", "Off", "")], (), "now"), False, id="switched off"),
+        pytest.param(as_status([("Ready", "True", "Reporting", "")], (), "now"), False, id="another is true"),
+        pytest.param(None, False, id="none yet"),
+        pytest.param([None, {"type": CONDITION}, {"status": "True"}], False, id="halves of one"),
+        pytest.param({"type": CONDITION, "status": "True"}, False, id="no list"),
+    ],
+)
+def test_enforced_limits_are_a_condition(conditions: Any, enforced: bool) -> None:
+    """It is read from the agent's condition, and not written by who encodes an inventory."""
+    found = decode("n1", {"conditions": conditions})
+    assert found == Inventory("n1", limits_enforced=enforced)
+    assert encode(found) == {"gpus": []}
 
 
 def test_cards_that_reach_each_other_say_so_in_one_word() -> None:

@@ -5,10 +5,12 @@ import asyncio
 import pytest
 
 from contract.assignment import decode
-from contract.names import ASSIGNMENT
+from contract.inventory import LIMITS_ENFORCED
+from contract.names import ASSIGNMENT, figure_key
 from extender import bind
 from extender.bind import NO_LONGER_FITS, Binder, Refused
 from extender.cluster import Away, NotDone
+from extender.delivery import FRACTION
 from extender.node import Rules
 from extender.state import ClusterState
 from extender.wire import BindingArgs, Pod
@@ -76,7 +78,7 @@ async def test_success() -> None:
         >= {
             "tessera.gpu/devices.main": "GPU-n1-0",
             "tessera.gpu/devices.main.memory-mib": "4096",
-            "tessera.gpu/devices.main.memory-fraction": "0.14",
+            "tessera.gpu/devices.main.memory-fraction": "0.14583",
         }.items()
     )
     record = decode(posted.annotations[ASSIGNMENT])
@@ -85,6 +87,20 @@ async def test_success() -> None:
     binder.state.saw_pod(cluster.pods["p"])
     assert (free(binder), binder.state.assumed, list(binder.state.holdings)) == (20480, {}, ["uid-p"])
     assert binder.running == {}
+
+
+async def test_a_change_of_what_is_enforced_is_told_from_the_next_bind_on() -> None:
+    """Where the agent's condition says so the fraction is one of the grant; the cards are not looked at anew."""
+    cluster = ScriptedCluster.of(pod("before"), pod("after"))
+    binder = binder_of(cluster)
+    await binder.bind(args(pod("before")))
+    limited, changes = gpu_node("n1"), binder.state.fleet.changes
+    limited.status = (limited.status or {}) | {"conditions": [{"type": LIMITS_ENFORCED, "status": "True"}]}
+    binder.state.saw_inventory(limited)
+    assert binder.state.fleet.changes == changes
+    await binder.bind(args(pod("after")))
+    key = figure_key("main", FRACTION)
+    assert [posted.annotations[key] for posted in cluster.bindings] == ["0.14583", "0.87500"]
 
 
 async def test_the_same_again_books_once() -> None:
@@ -391,6 +407,62 @@ async def test_a_pod_that_comes_and_goes_in_a_gap_of_the_watch_is_let_go() -> No
     cluster.pods.clear()
     await settled(binder)
     assert (binder.state.assumed, binder.state.waiting) == ({}, {})
+    assert free(binder) == 24576
+
+
+@pytest.mark.parametrize("memory", ["20Gi", "30Gi"])
+async def test_a_pod_that_only_a_look_has_shown_is_let_go(memory: str) -> None:
+    """Read, then bound or turned away, and gone before any list: the looks go on until that is known."""
+    asking = pod(memory=memory)
+    cluster = ScriptedCluster.of(asking)
+    binder, state = (made := binder_of(cluster, known=False)), made.state
+    if memory == "20Gi":
+        await binder.bind(args(asking))
+    else:
+        await refused(binder, args(asking))
+    while cluster.gets <= 4:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    assert (len(state.holdings), len(state.waiting)) == ((1, 0) if memory == "20Gi" else (0, 1))
+    cluster.pods.clear()
+    await settled(binder)
+    assert (state.holdings, state.waiting, state.unwatched) == ({}, {}, set())
+    assert free(binder) == 24576
+
+
+async def test_once_the_watch_shows_a_pod_nobody_looks_at_it() -> None:
+    """Its end will be told."""
+    asking = pod()
+    cluster = ScriptedCluster.of(asking)
+    binder = binder_of(cluster, known=False)
+    await binder.bind(args(asking))
+    binder.state.saw_pod(cluster.pods["p"])
+    await settled(binder)
+    assert list(binder.state.holdings) == ["uid-p"]
+
+
+async def test_a_call_is_answered_in_time_whatever_goes_on() -> None:
+    """kube-scheduler does not wait for three requests in a row; what is under way ends, and its outcome counts."""
+    cluster = ScriptedCluster.of(pod())
+    cluster.gate = asyncio.Event()
+    binder = binder_of(cluster)
+    binder.seconds = 0.01
+    assert await refused(binder, args(pod())) == "the API server did not answer: the bind is still under way"
+    assert free(binder) == 20480
+    cluster.gate.set()
+    binder.seconds = 5.0
+    await binder.bind(args(pod()))
+    assert len(cluster.bindings) == 1
+    await settled(binder)
+
+
+async def test_a_bind_that_fails_in_an_unforeseen_way_is_settled() -> None:
+    """Its share is held, and a look finds that nothing was done."""
+    cluster = ScriptedCluster.of(pod(), script=[Answer(ZeroDivisionError(), done=False)])
+    binder = binder_of(cluster)
+    with pytest.raises(ZeroDivisionError):
+        await binder.bind(args(pod()))
+    assert free(binder) == 20480
+    await settled(binder)
     assert free(binder) == 24576
 
 

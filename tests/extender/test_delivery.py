@@ -1,15 +1,20 @@
 """What containers are told: environment at admission, annotations at bind, and the fraction that frameworks take."""
 
+import math
+from fractions import Fraction
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contract.assignment import Assignment, Grant
 from contract.names import MAX_NAME, PREFIX, figure_key
-from extender.delivery import FIGURES, FRACTION, MEMORY_MIB, MOST_NRI, UTILIZATION, environment, fraction, told
+from extender.delivery import FIGURES, FRACTION, MEMORY_MIB, MOST_NRI, PARTS, UTILIZATION, environment, fraction, told
 
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 H100 = 80988  # MiB: 81559 less what the driver reserves
+B300 = 288 << 10
+KEY = figure_key("main", FRACTION)
 
 
 def record(*grants: Grant, container: str = "main") -> Assignment:
@@ -44,8 +49,33 @@ def test_figures_are_those_of_every_card() -> None:
     assert notes == {
         figure_key("main", MEMORY_MIB): "6144",
         figure_key("main", UTILIZATION): "50",
-        figure_key("main", FRACTION): "0.34",
+        KEY: "0.34057",
     }
+
+
+def test_a_limited_container_takes_its_fraction_of_the_grant() -> None:
+    """Where the driver limits it, the container sees the grant as the size of the card: the share counts once."""
+    pair = record(Grant("GPU-a", 40960, 500), Grant("GPU-b", 8192, 500))
+    memory = {"GPU-a": H100, "GPU-b": H100}
+    assert told(pair, memory, "env", limited=True)[KEY] == "0.93750"
+    assert told(record(Grant("GPU-a", 40960, 500)), memory, "env", limited=True)[KEY] == "0.96999"
+
+
+@pytest.mark.parametrize(
+    ("mib", "limited", "part"),
+    [
+        pytest.param(512, False, None, id="no larger than the margin"),
+        pytest.param(512, True, None, id="no larger than the margin, limited"),
+        pytest.param(513, False, None, id="rounded down to nothing on a large card"),
+        pytest.param(513, True, "0.00194", id="the same, limited"),
+        pytest.param(1536, False, "0.00347", id="1.5 GiB"),
+    ],
+)
+def test_a_fraction_of_nothing_is_not_told(mib: int, limited: bool, part: str | None) -> None:
+    """0 would leave a framework no memory at all; the other figures are told."""
+    notes = told(record(Grant("GPU-a", mib, 300)), {"GPU-a": B300}, "env", limited=limited)
+    assert notes.get(KEY) == part
+    assert notes[figure_key("main", MEMORY_MIB)] == str(mib)
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -65,25 +95,38 @@ def test_cdi_names_the_devices_for_the_toolkits_plugin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("granted", "total", "hundredths"),
+    ("granted", "total", "parts"),
     [
-        pytest.param(32623, 81559, 38, id="0.4 of an 80 GB card, as NVIDIA's guide has it"),
-        pytest.param(H100, H100, 96, id="a whole card less its margin"),
-        pytest.param(8192, 22550, 34, id="8 GiB of an A10"),
+        pytest.param(32623, 81559, 38798, id="0.4 of an 80 GB card, as NVIDIA's guide has it"),
+        pytest.param(H100, H100, 96999, id="a whole card less its margin"),
+        pytest.param(8192, 22550, 34057, id="8 GiB of an A10"),
+        pytest.param(1536, 143771, 712, id="1.5 GiB of an H200"),
         pytest.param(512, 22550, 0, id="no more than a context takes"),
     ],
 )
-def test_fraction(granted: int, total: int, hundredths: int) -> None:
-    """Of the whole card, less a margin of 512 MiB or 3 %, rounded down."""
-    assert fraction(granted, total) == hundredths
+def test_fraction(granted: int, total: int, parts: int) -> None:
+    """Of the card, less a margin of 512 MiB or 3 %, in five decimals and rounded down."""
+    assert fraction(granted, total) == parts
 
 
 @given(st.integers(1, 1 << 20).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))
 def test_a_fraction_claims_no_more_than_was_granted(pair: tuple[int, int]) -> None:
     """With the margin on top it still fits the grant."""
     granted, total = pair
-    claimed = fraction(granted, total) * total / 100
-    assert claimed == 0 or claimed + max(512, 0.03 * granted) <= granted
+    claimed = Fraction(fraction(granted, total) * total, PARTS)
+    assert claimed == 0 or claimed + max(512, math.ceil(Fraction(3, 100) * granted)) <= granted
+
+
+@given(st.integers(24 << 10, B300).flatmap(lambda total: st.tuples(st.integers(1025, total), st.just(total))))
+@example((1025, B300))
+def test_a_fraction_claims_nearly_all_that_was_granted(pair: tuple[int, int]) -> None:
+    """Above 1 GiB, on every card and on one that looks as large as the grant: all but the margin, within 1 %."""
+    granted, total = pair
+    margin = max(512, math.ceil(Fraction(3, 100) * granted))
+    for seen in (total, granted):
+        claimed = Fraction(fraction(granted, seen) * seen, PARTS)
+        assert 0 < claimed <= granted - margin
+        assert granted - margin - claimed < Fraction(granted, 100)
 
 
 @given(NAMES, NAMES, st.sampled_from(sorted(FIGURES.values())))

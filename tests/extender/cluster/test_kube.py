@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from extender.cluster import Away, Binding, Later, NotDone, PerhapsDone, Silent,
 from extender.cluster.api import BadConnection
 from extender.cluster.binding import MAX_ANNOTATIONS, check_annotations
 from extender.cluster.circuit import FAILURES, SHORTEST
-from extender.cluster.kube import AWAY, KubeCluster
+from extender.cluster.kube import AWAY, PATCHES, KubeCluster
 from extender.wire import Meta, Pod
 from tests.extender.cluster.conftest import Connect
-from tests.fakes_apiserver import Answer, ApiServer, hang, refusal, reply, reset, status
+from tests.fakes_apiserver import Answer, ApiServer, Handler, hang, refusal, reply, reset, status
 
 POD = "/api/v1/namespaces/ns/pods/p"
 BINDING = Binding("ns", "p", "u1", "n1", {"tessera.gpu/assignment": "{}"})
@@ -133,6 +134,50 @@ async def test_while_nobody_answers_requests_are_refused_at_once(
     now += SHORTEST
     await cluster.bind(BINDING)
     assert not cluster.circuit.is_open
+
+
+@pytest.mark.anyio
+async def test_a_queue_of_our_own_is_no_trouble_of_the_api_servers(api: ApiServer, connect: Connect) -> None:
+    """Many patches at once wait for their turn, longer than one may take, and none fails nor holds up binds."""
+
+    def slow(handler: Handler) -> None:
+        time.sleep(0.1)
+        reply(200, {})(handler)
+
+    api.script("PATCH", "/api/v1/nodes/n/status", slow)
+    cluster = connect(deadline=0.4)
+    await asyncio.gather(*(cluster.patch_node_status("n", {}) for _ in range(8 * PATCHES)))
+    assert not cluster.circuit.is_open
+
+
+@pytest.mark.anyio
+async def test_a_bind_that_found_no_thread_says_nothing_of_the_api_server(api: ApiServer, connect: Connect) -> None:
+    """It never left this process."""
+    cluster = connect(binds=1, deadline=0.1)
+    cluster._threads.submit(api.over.wait)
+    for _ in range(FAILURES + 1):
+        with pytest.raises(NotDone, match="No thread was free"):
+            await cluster.bind(BINDING)
+    assert not cluster.circuit.is_open
+    api.over.set()
+
+
+@pytest.mark.anyio
+async def test_a_silent_end_of_a_connection_is_noticed(api: ApiServer, connect: Connect) -> None:
+    """The kernel asks the other side after ten seconds, and gives up after 25: a watch only listens."""
+    api.script("GET", POD, refusal(404, "none", "NotFound"))
+    cluster = connect()
+    await cluster.pod("ns", "p")
+    pools = cluster._api._client.rest_client.pool_manager.pools
+    (pool,) = map(pools.get, pools.keys())
+    connection = pool._get_conn()
+    asked = [
+        connection.sock.getsockopt(socket.IPPROTO_TCP, option)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_USER_TIMEOUT)
+    ]
+    assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert asked == [10, 25_000]
+    connection.close()
 
 
 @pytest.mark.anyio
