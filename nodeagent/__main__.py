@@ -3,7 +3,6 @@
 import gc
 import json
 import logging
-import math
 import signal
 import sys
 import threading
@@ -11,10 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from contract.inventory import BadInventory, Gpu, decode
-
 try:
-    from nodeagent.api import Api, Refused, Unreachable
+    from nodeagent.api import Api
     from nodeagent.conditions import Host
     from nodeagent.health import Health
     from nodeagent.heart import Heart
@@ -23,9 +20,10 @@ try:
     from nodeagent.notices import Notices
     from nodeagent.nvml import NvmlReader
     from nodeagent.observe import Bounds, Observer
+    from nodeagent.past import recall
     from nodeagent.pods import PodWatch
     from nodeagent.processes import Owners
-    from nodeagent.publish import Publisher, last_told, written_at
+    from nodeagent.publish import Publisher
     from nodeagent.serve import Server
     from nodeagent.settings import Settings, read
 except ModuleNotFoundError as error:
@@ -51,11 +49,16 @@ def main() -> None:
         raise SystemExit(2) from error
     print(f"tessera-agent: metrics on port {server.server_port}", file=sys.stderr)  # noqa: T201
 
+    def tell() -> None:
+        agent.past = recall(api, settings.node, agent.stopping)
+        agent.soon.set()
+        agent.keep_telling()
+
     def stop() -> None:
         signal.sigwait(STOP)
         agent.stop()
 
-    parts = (("pods", watch.run), ("tell", agent.keep_telling), ("hear", agent.keep_hearing), ("stop", stop))
+    parts = (("pods", watch.run), ("tell", tell), ("hear", agent.keep_hearing), ("stop", stop))
     for name, run in parts:
         _thread(name, run)
     gc.freeze()  # what is loaded by now stays
@@ -65,15 +68,13 @@ def main() -> None:
 
 
 def _agent(settings: Settings, api: Api, watch: PodWatch) -> Agent:
-    host = Host.read(settings.proc)
-    known, written = _known(api, settings.node)
-    reader = NvmlReader(known, cgroup_root=str(settings.cgroup_root))
+    reader = NvmlReader(cgroup_root=str(settings.cgroup_root))
     observer = Observer(Bounds(settings.over_percent, settings.over_seconds, settings.evict))
     benign = frozenset(int(xid) for xid in settings.benign_xids.split(",") if xid)
     return Agent(
         settings.node,
         reader,
-        Health(benign, known if written >= host.booted else ()),  # a boot heals what only events told
+        Health(benign),
         watch.pods,
         Owners(settings.proc),
         Limits(reader, settings.cgroup_root, enforce=settings.enforce),
@@ -81,23 +82,10 @@ def _agent(settings: Settings, api: Api, watch: PodWatch) -> Agent:
         Heart(api, settings.node, settings.lease_namespace),
         Publisher(api, settings.node),
         Notices(api, settings.node, lasts=observer.lasts, over_s=settings.over_seconds),
-        host,
+        Host.read(settings.proc),
         settings.interval,
+        past=None,
     )
-
-
-def _known(api: Api, node: str) -> tuple[tuple[Gpu, ...], float]:
-    """Return the cards that the agent before this one reported, and when, in seconds since 1970 (infinite: not told).
-
-    One that is missing now is lost, not forgotten; one that an event took out of service is not healed by a restart.
-    """
-    try:
-        found = last_told(api, node)
-        written = written_at(found)
-        return decode(node, found.get("status")).gpus, math.inf if written is None else written
-    except (Refused, Unreachable, BadInventory) as error:
-        logging.getLogger("nodeagent").warning("What was reported before is not known: %s", error)
-        return (), math.inf
 
 
 def _pages(agent: Agent) -> dict[str, Callable[[], tuple[int, bytes]]]:

@@ -1,7 +1,7 @@
 """All cards of a node in one reading that is on time, each under its own name, whatever the driver does.
 
-Every card has a thread, so that one whose call hangs keeps nobody waiting. Cards that were ever seen stay: one that
-does not answer is told by its last reading with an age, one that is gone is lost. No driver is called here.
+Every card has a thread, so that one whose call hangs keeps nobody waiting. Cards that were seen stay: one that does
+not answer is told by its last reading with an age, one that is gone is lost. No driver is called here.
 """
 
 import logging
@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread
@@ -19,6 +20,7 @@ from nodeagent.reader import Card, Driver, Reading
 
 log: Final = logging.getLogger(__name__)
 
+MOST: Final = 64  # cards that a GPUNode can have; who is gone longest gives way
 SWITCH: Final = "switch"  # the other end of a link that every card on the switch can be reached by
 
 
@@ -102,19 +104,26 @@ class Worker:
 class Cards:
     """The cards of one source, reading after reading."""
 
-    def __init__(
-        self, source: Source, known: Iterable[Gpu] = (), clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Make it; `known` are cards that an earlier process saw: they are lost until they are seen."""
+    def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
         self.seen: dict[str, Seen] = {}  # by UUID, the last answer of every card
         self._source, self._clock = source, clock
-        self._known = {gpu.uuid: Card(gpu) for gpu in known}
-        self._read_at = dict.fromkeys(self._known, clock())
+        self._known: dict[str, Card] = {}  # those that are gone come last, and first who was there last
+        self._recalled: set[str] = set()  # that an earlier process saw, and this one did not
+        self._wanted: Callable[[str], bool] = lambda _: True
+        self._read_at: dict[str, float] = {}
         self._at: dict[int, str] = {}  # who was last seen at an index
         self._started = UNANSWERED
         self._starter = Worker()
         self._workers: list[Worker] = []
         self._lock = Lock()  # one reading at a time
+
+    def recall(self, known: Iterable[Gpu], wanted: Callable[[str], bool]) -> None:
+        """Take the cards that an earlier process saw; see `Reader`."""
+        with self._lock:
+            new = {gpu.uuid: Card(gpu) for gpu in known if gpu.uuid not in self._known}
+            self._known = _most(self._known | new)
+            self._read_at |= dict.fromkeys(new, self._clock())
+            self._recalled, self._wanted = set(new), wanted
 
     def read(self, deadline_s: float) -> Reading:
         """Read all cards; return within the deadline."""
@@ -160,19 +169,25 @@ class Cards:
                 trouble = f"cannot be read: {answer.reason}" if answer else "does not answer."
                 faults.append(f"Card {index} {trouble}")
         self.seen = self.seen | seen
+        self._recalled -= seen.keys()
         cards = {uuid: _with_peers(each, self.seen) for uuid, each in seen.items()}
         unsure |= awaited or not late.isdisjoint(cards)  # who is late at an index is somebody else now
         self._read_at |= dict.fromkeys(cards, now)
+        gone: dict[str, Card] = {}
         for uuid, last in self._known.items():
             if uuid in cards:
                 continue
-            if uuid not in failed and (unsure or uuid in late):
+            if uuid in failed:
+                cards[uuid] = _unread(last, failed[uuid])
+            elif uuid in late:
                 cards[uuid] = replace(last, age_s=now - self._read_at[uuid])
-            else:
-                cards[uuid] = _unread(last, failed.get(uuid, GONE))
-        self._known = cards
+            elif unsure:
+                gone[uuid] = replace(last, age_s=now - self._read_at[uuid])
+            elif faults or uuid not in self._recalled or self._wanted(uuid):  # it may be a card without a name
+                gone[uuid] = _unread(last, GONE)
+        self._known = _most(cards | gone)
         profiles = {profile: None for each in seen.values() for profile in each.profiles}
-        told = _in_order(cards.values())
+        told = _in_order(self._known.values())
         return Reading(self._started.driver, told, tuple(profiles), tuple(faults), awaited=awaited)
 
     def close(self) -> None:
@@ -183,6 +198,10 @@ class Cards:
 
 def _reading_of(source: Source, index: int, before: Mapping[str, Seen]) -> Callable[[], Seen | Failed]:
     return lambda: source.read_card(index, before)
+
+
+def _most(cards: Mapping[str, Card]) -> dict[str, Card]:
+    return dict(islice(cards.items(), MOST))
 
 
 def _in_order(cards: Iterable[Card]) -> tuple[Card, ...]:

@@ -63,7 +63,6 @@ class Health:
     def __init__(
         self,
         benign: Set[int] = APPLICATION_XIDS,
-        known: Iterable[Gpu] = (),
         *,
         probes: int = 3,
         settle_s: float = 10.0,
@@ -75,8 +74,6 @@ class Health:
         ----------
         benign
             XIDs that are the application's fault: they are counted, and the card stays in service.
-        known
-            Cards as an earlier process last told them: what an event took out of service stays out.
         probes, settle_s
             A card is back after so many good readings, and so many seconds after its last trouble.
         silent_s
@@ -87,14 +84,18 @@ class Health:
         self._heard: deque[Event] = deque()
         self._bad: dict[tuple[str, int | None], _Bad] = {}  # by card and GPU instance; None: the whole card
         self._errors: dict[str, int] = {}  # uncorrectable ones, as last read
+
+    def recall(self, known: Iterable[Gpu]) -> None:
+        """Take cards as an earlier process last told them: what an event took out of service stays out."""
         for where, reason in _told(known):
             xid = _XID.match(reason)
-            if int(xid[1]) not in benign if xid else reason in (_DOUBLE_BIT, _UNAVAILABLE):
+            if int(xid[1]) not in self._benign if xid else reason in (_DOUBLE_BIT, _UNAVAILABLE):
                 self._bad[where] = _Bad(reason, -math.inf, told=True)
 
-    def heard(self, event: Event) -> None:
-        """Take an event; it counts at the next judgement."""
+    def heard(self, event: Event) -> bool:
+        """Take an event, which counts at the next judgement; say whether that should be at once."""
         self._heard.append(event)
+        return not self._application(event)
 
     def judge(self, reading: Reading, now: float) -> Reading:
         """Return the reading with the health of every card, and of every MIG instance, filled in."""
@@ -109,8 +110,13 @@ class Health:
                 told[where if where in instances else (event.uuid, None)] = reason
         return replace(reading, cards=tuple(self._judged(card, told, now) for card in reading.cards))
 
+    def _application(self, event: Event) -> bool:
+        return event.kind is EventKind.XID and event.code in self._benign
+
     def _fatal(self, event: Event) -> str:
-        if event.kind is EventKind.XID and event.code not in self._benign:
+        if self._application(event):
+            return ""
+        if event.kind is EventKind.XID:
             return f"XID {event.code}" + (f" ({_XIDS[event.code]})" if event.code in _XIDS else "")
         if event.kind is EventKind.DOUBLE_BIT_ECC:
             return _DOUBLE_BIT
@@ -133,9 +139,9 @@ class Health:
         key = card.gpu.uuid, instance
         bad = self._bad.get(key)
         if told or shown:
-            kept = bad.reason if bad and bad.told else ""
+            kept = bad.reason if bad else ""  # the first one: what a dying card shows may change every second
             back = bool(bad and bad.back and not told) or card.lost
-            bad = _Bad(told or kept or shown, now, told=bool(told or kept), back=back)
+            bad = _Bad(told or kept or shown, now, told=bool(told or (bad and bad.told)), back=back)
         elif bad:
             over = not bad.told or card.recovery is Recovery.NONE or (card.recovery is None and bad.back)
             well = over and not card.failed and card.age_s == 0

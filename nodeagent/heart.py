@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
@@ -35,6 +36,7 @@ class Heart:
         self._backoff = Backoff(clock, self._rng)
         self._due = float("-inf")
         self.beats = 0
+        self.on_made: Callable[[], object] = lambda: None  # who tells again what may be gone like the Lease
 
     def step(self) -> None:
         """Beat if it is time; a failure is logged and tried again soon."""
@@ -65,3 +67,4 @@ class Heart:
             metadata: dict[str, Any] = {"name": self._node, "ownerReferences": owner_of(self._api, self._node)}
             lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
             self._api.send("POST", self._leases, lease, query=query)
+            self.on_made()

@@ -112,6 +112,7 @@ class Limits:
         self._cards: dict[str, _Limited] = {}
         self._pods: Mapping[str, HeldPod] | None = None
         self._scanned = float("-inf")
+        self._missing: dict[str, float] = {}  # pods that run without a directory here, and since when
 
     @property
     def in_force(self) -> int:
@@ -129,8 +130,10 @@ class Limits:
         if pods is None or (pods is self._pods and now - self._scanned < SCAN_SECONDS):
             return
         self._pods, self._scanned = pods, now
+        there = pod_directories(self._root) if can and pods else {}
+        self._missing = {uid: self._missing.get(uid, now) for uid in _without(there, pods)} if can else {}
         wanted: dict[str, dict[Path, int]] = {uuid: {} for uuid in self._cards}
-        for (folder, uuid), mib in self._wanted(pods) if can else ():
+        for (folder, uuid), mib in _wanted(pods, there):
             if mib and uuid in can:
                 wanted.setdefault(uuid, {})[folder] = mib
         for uuid, folders in wanted.items():
@@ -139,16 +142,6 @@ class Limits:
             due = self._cards[uuid].due(folders, now)
             if due and not can[uuid].age_s:  # a card that does not answer a sample will not answer this
                 self._cards[uuid].worker.ask(partial(self._bring, uuid, due, now))
-
-    def _wanted(self, pods: Mapping[str, HeldPod]) -> Iterator[tuple[Key, int]]:
-        folders = pod_directories(self._root) if any(pod.granted for pod in pods.values()) else {}
-        for uid, pod in pods.items():
-            if not pod.granted or uid not in folders:
-                continue
-            yield from (((folders[uid], card), mib) for card, mib in pod.granted.items())
-            for inside in _folders(folders[uid]):
-                if container := CONTAINER.search(inside.name):
-                    yield from (((inside, card), mib) for card, mib in _of_container(pod, container[1]).items())
 
     def _bring(self, card: str, wanted: Mapping[Path, int], at: float) -> _Found:
         """Make limits be in force, or be gone if limits are off; in the card's own thread."""
@@ -176,10 +169,35 @@ class Limits:
             return CONDITION, "False", "NotSupported", "The driver has no memory limits; use is observed."
         if not all(card.limits for card in cards):
             return CONDITION, "False", "SomeCards", "Some cards have no memory limits; their use is observed."
+        if self._pods is None:
+            return CONDITION, "False", "NoPods", "The node's pods could not be listed; use is observed."
         for limited in self._cards.values():
             for _, said in limited.refused.values():
                 return CONDITION, "False", "Refused", said[:300]
+        if lost := sum(self._scanned - since >= SCAN_SECONDS for since in self._missing.values()):
+            said = f"Pods that run, but whose cgroup is not found below {self._root}: {lost}. Use is observed."
+            return CONDITION, "False", "NoCgroup", said[:300]
         return CONDITION, "True", "Limits", "Each container's memory is limited to its grant."
+
+
+def _wanted(pods: Mapping[str, HeldPod], folders: Mapping[str, Path]) -> Iterator[tuple[Key, int]]:
+    for uid, pod in pods.items():
+        if not pod.granted or uid not in folders:
+            continue
+        yield from (((folders[uid], card), mib) for card, mib in pod.granted.items())
+        for inside in _folders(folders[uid]):
+            if container := CONTAINER.search(inside.name):
+                yield from (((inside, card), mib) for card, mib in _of_container(pod, container[1]).items())
+
+
+def _without(folders: Mapping[str, Path], pods: Mapping[str, HeldPod]) -> Iterator[str]:
+    """Yield the pods that run and should have a directory: those with a grant or, where none is found, all of them.
+
+    The agent is such a pod itself, so a wrong root shows before the first grant.
+    """
+    for uid, pod in pods.items():
+        if pod.names and uid not in folders and (not folders or any(pod.granted.values())):
+            yield uid
 
 
 def _of_container(pod: HeldPod, container: str) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from contract.inventory import Gpu, Inventory
@@ -21,6 +21,7 @@ from nodeagent.limits import Limits
 from nodeagent.metrics import Metrics, View
 from nodeagent.notices import Notices
 from nodeagent.observe import EVICTED, Observer
+from nodeagent.past import Past
 from nodeagent.pods import HeldPod
 from nodeagent.processes import Owners
 from nodeagent.publish import Publisher
@@ -31,6 +32,7 @@ from nodeagent.use import CardUse, uses
 log: Final = logging.getLogger(__name__)
 
 TELL_SECONDS: Final = 1.0
+LEAST_SECONDS: Final = 0.2  # from one sample to the next, whatever happens, once the node is told
 DEADLINE: Final = 0.7  # of an interval, for the driver to answer
 FIRST_SECONDS: Final = 10.0  # a report waits so long for all cards, and for the pods: without them nothing is foreign
 ALIVE_SECONDS: Final = 10.0
@@ -53,18 +55,23 @@ class Agent:
     host: Host
     interval: float = 1.0
     clock: Callable[[], float] = time.monotonic
+    past: Past | None = field(default_factory=Past)  # None: not known yet, so there is no report yet
     metrics: Metrics = field(default_factory=Metrics)
     soon: threading.Event = field(default_factory=threading.Event)  # something happened: tick now
     stopping: threading.Event = field(default_factory=threading.Event)
     _wake: threading.Event = field(default_factory=threading.Event)
     _steady: dict[str, Steady] = field(default_factory=dict)
-    _started: float | None = None
+    _started: float | None = None  # when the past was known
     _ticked: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        """Where the Lease has gone, the GPUNode may have gone with it: both belong to the Node."""
+        self.heart.on_made = self.publisher.retell
 
     def tick(self) -> Reading:
         """Take one sample, and let everybody know."""
         now = self.clock()
-        self._started = now if self._started is None else self._started
+        self._recall(now)
         reading = self.health.judge(self.reader.read(self.interval * DEADLINE), now)
         pods = self.pods()
         pids = {process.pid for card in reading.cards for process in card.processes or ()}
@@ -73,7 +80,7 @@ class Agent:
         self.limits.step(reading, pods)
         for notice in self.observer.step(used, _judged(reading), now):
             self.notices.add(notice)
-        if (pods is not None and not reading.awaited) or now - self._started > FIRST_SECONDS:
+        if self._whole(reading, pods, now):
             inventory = Inventory(self.node, gpus, reading.driver.version, reading.driver.cuda, reading.profiles)
             told = conditions(reading, self.host, self.limits.condition(reading))
             self.publisher.offer(Report(inventory, told))
@@ -82,12 +89,33 @@ class Agent:
         self.metrics.view = self._view(reading, gpus, used, pods, self._ticked - now)
         return reading
 
+    def _recall(self, now: float) -> None:
+        """Hand over what the agent before this one told, once it is known; a boot heals what only events told."""
+        if self.past is None or self._started is not None:
+            return
+        self._started, known = now, self.past.gpus
+        if self.past.written < self.host.booted:
+            self.reader.recall(known, self._held)
+        else:
+            self.reader.recall(known, lambda _: True)
+            self.health.recall(known)
+
+    def _held(self, uuid: str) -> bool:
+        """Say whether a pod holds a card, or may: before the pods are listed any card may be held."""
+        pods = self.pods()
+        return pods is None or any(uuid in pod.granted for pod in pods.values())
+
+    def _whole(self, reading: Reading, pods: Mapping[str, HeldPod] | None, now: float) -> bool:
+        """Say whether enough is known for a report; cards and pods are not waited for for ever."""
+        if self._started is None:
+            return False
+        return (pods is not None and not reading.awaited) or now - self._started > FIRST_SECONDS
+
     def _steadied(self, reading: Reading, used: Mapping[str, CardUse], now: float) -> tuple[Gpu, ...]:
         gpus = []
         for gpu in (card.gpu for card in reading.cards):
             steady = self._steady.setdefault(gpu.uuid, Steady())
-            foreign = steady.foreign(used[gpu.uuid].foreign_mib or 0, now)  # a report has no word for not known
-            gpus.append(replace(gpu, utilization=steady.utilization(gpu.utilization, now), foreign_mib=foreign))
+            gpus.append(steady.card(gpu, used[gpu.uuid].foreign_mib or 0, now))  # a report has no word for not known
         return tuple(gpus)
 
     def _view(
@@ -104,7 +132,7 @@ class Agent:
             used,
             None if pods is None else _granted(pods),
             self.observer.counts | {EVICTED: self.notices.evicted},
-            self.health.xids,
+            dict(self.health.xids),  # threads of HTTP read it while events are counted
             last.ticks + 1,
             last.tick_seconds + seconds,
             sum(1 for card in reading.cards if card.age_s > 0),
@@ -126,6 +154,8 @@ class Agent:
             except Exception:  # the node must not fall silent for one odd answer
                 log.exception("A sample failed.")
             self.soon.wait(max(0.0, began + self.interval - self.clock()))
+            least = min(LEAST_SECONDS, self.interval) if self.publisher.writes else 0.0
+            self.stopping.wait(max(0.0, began + least - self.clock()))
             self.soon.clear()
         return 0
 
@@ -135,7 +165,8 @@ class Agent:
             self.heart.step()
         if self.heart.beats:
             self.publisher.step()
-        self.notices.step()
+        if self.notices.step():
+            self._wake.set()  # one at a time: the next heartbeat does not wait for all of them
 
     def keep_telling(self) -> None:
         """Tell until stopped."""
@@ -156,8 +187,7 @@ class Agent:
                 log.exception("Waiting for the driver's events failed.")
                 event = None
                 self.stopping.wait(TELL_SECONDS)
-            if event is not None:
-                self.health.heard(event)
+            if event is not None and self.health.heard(event):
                 self.soon.set()
 
     def alive(self) -> bool:

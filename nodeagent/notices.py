@@ -74,23 +74,27 @@ class Notices:
             self._quiet[key] = now + (self._evict_s if notice.evict else AGAIN_SECONDS)
             self._waiting.append((now, notice))
 
-    def step(self) -> None:
-        """Send what waits until something fails."""
+    def step(self) -> bool:
+        """Send one notice if any waits; say whether another can go at once."""
         while self._backoff.over() and self._waiting:
             added, notice = self._waiting.popleft()
-            if notice.evict and not self._wanted(notice, added):
-                continue
-            try:
-                (self._evict if notice.evict else self._post)(notice)
-            except Refused as error:  # the pod is gone: saying it again would not help
-                log.warning("%s/%s: %s is not told: %s", notice.pod.namespace, notice.pod.name, notice.reason, error)
-            except Unreachable:  # or a disruption budget protects the pod for now
-                self._waiting.append((added, notice))
-                self._backoff.failed()
-                return
-            self._backoff.done()
-            if notice.evict:
-                self._done.append(_key(notice))
+            if not notice.evict or self._wanted(notice, added):
+                self._send(notice, added)
+                break
+        return self._backoff.over() and bool(self._waiting)
+
+    def _send(self, notice: Notice, added: float) -> None:
+        try:
+            (self._evict if notice.evict else self._post)(notice)
+        except Refused as error:  # the pod is gone: saying it again would not help
+            log.warning("%s/%s: %s is not told: %s", notice.pod.namespace, notice.pod.name, notice.reason, error)
+        except Unreachable:  # or a disruption budget protects the pod for now
+            self._waiting.append((added, notice))
+            self._backoff.failed()
+            return
+        self._backoff.done()
+        if notice.evict:
+            self._done.append(_key(notice))
 
     def _wanted(self, notice: Notice, added: float) -> bool:
         """Say whether a pod shall still go: what was true when it was asked for may not be any more."""

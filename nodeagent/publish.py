@@ -23,6 +23,7 @@ MANAGER: Final = "tessera-agent"
 PATH: Final = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
 LONGEST_PAUSE: Final = 30.0
 RETELL_SECONDS: Final = 600.0  # the same words again, which etcd does not store, in case the object was touched
+LOOK_SECONDS: Final = 60.0  # without a write: whether the object is still there
 
 Clock = Callable[[], float]
 
@@ -38,7 +39,7 @@ def owner_of(api: Api, node: str) -> list[dict[str, Any]]:
     return [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}]
 
 
-def last_told(api: Api, node: str) -> dict[str, Any]:
+def last_told(api: Api, node: str, query: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return a node's GPUNode as it is now, empty if there is none.
 
     Raises
@@ -46,7 +47,7 @@ def last_told(api: Api, node: str) -> dict[str, Any]:
     Refused, Unreachable
     """
     try:
-        return api.send("GET", f"{PATH}/{node}") or {}
+        return api.send("GET", f"{PATH}/{node}", query=query) or {}
     except Refused as error:
         if error.status != 404:
             raise
@@ -87,7 +88,11 @@ class Backoff:
 
     def over(self) -> bool:
         """Say whether it may be tried now."""
-        return self._clock() >= self._until
+        return not self.left()
+
+    def left(self) -> float:
+        """Return the seconds until then."""
+        return max(0.0, self._until - self._clock())
 
     def failed(self) -> None:
         """Wait longer than the last time."""
@@ -101,7 +106,7 @@ class Backoff:
 
 
 class Publisher:
-    """Tells one node's reports. `offer` is called by who reads, `step` by who tells."""
+    """Tells one node's reports. `offer` is called by who reads, `step` and `retell` by who tells."""
 
     def __init__(
         self,
@@ -117,7 +122,8 @@ class Publisher:
         self._backoff = Backoff(clock, self._rng)
         self._latest: Report | None = None
         self._told: Report | None = None
-        self._told_at = self._retell_at = float("-inf")
+        self._told_at = self._retell_at = self._look_at = float("-inf")
+        self._pace = 1.0  # agents that told together do not look and tell again together
         self._status: dict[str, Any] | None = None  # as the API server last had it from us
         self.writes = 0
         self.failures = 0
@@ -126,6 +132,10 @@ class Publisher:
         """Take the newest report; an older one that was not told yet is dropped."""
         self._latest = report
 
+    def retell(self) -> None:
+        """Let the last words be told again at the next step: the GPUNode may be gone."""
+        self._retell_at = float("-inf")
+
     def step(self) -> None:
         """Tell what is worth telling now; a failure is logged, and tried again later with what is newest then."""
         report, now = self._latest, self._clock()
@@ -133,8 +143,20 @@ class Publisher:
             return
         if worth_telling(self._told, report, now - self._told_at):
             self._try(report, self._made(report) if self._status is not None else None)
-        elif now >= self._retell_at and self._told is not None:
-            self._try(self._told, self._status)
+        elif self._told is not None:
+            if now >= self._look_at and self._gone():
+                self.retell()
+            if now >= self._retell_at:
+                self._try(self._told, self._status)
+
+    def _gone(self) -> bool:
+        """Say whether the API server knows that the GPUNode is not there; it answers from memory and asks no etcd."""
+        self._look_at = self._clock() + LOOK_SECONDS * self._pace
+        try:
+            return not last_told(self._api, self._node, {"resourceVersion": "0"})
+        except (Unreachable, Refused) as error:
+            log.warning("Whether the GPUNode is still there is not known: %s", error)
+            return False
 
     def _try(self, report: Report, status: dict[str, Any] | None) -> None:
         try:
@@ -149,11 +171,11 @@ class Publisher:
             self._backoff.failed()
             log.warning("The report is not told yet: %s", error)
             return
-        now = self._clock()
+        now, self._pace = self._clock(), self._rng.uniform(0.8, 1.2)
         if report is not self._told:
             self._told_at = now
         self._told, self._status = report, status
-        self._retell_at = now + RETELL_SECONDS * self._rng.uniform(0.8, 1.2)
+        self._retell_at, self._look_at = now + RETELL_SECONDS * self._pace, now + LOOK_SECONDS * self._pace
         self._backoff.done()
 
     def _made(self, report: Report) -> dict[str, Any]:

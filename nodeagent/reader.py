@@ -4,6 +4,7 @@ No driver library is imported here: `nvml.py` is the real reader, tests may brin
 tell is None, never a zero. Memory is in MiB, utilization in percent, time in seconds.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -76,7 +77,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The node at one moment. Cards that were ever seen stay in it, lost or not, in the order of their index."""
+    """The node at one moment. Cards that were seen stay in it, lost or not, in the order of their index."""
 
     driver: Driver = Driver()
     cards: tuple[Card, ...] = ()
@@ -109,6 +110,12 @@ class Reader(Protocol):
 
     def read(self, deadline_s: float) -> Reading:
         """Read all cards; return within the deadline, with the last reading of those that did not answer."""
+
+    def recall(self, known: Iterable[Gpu], wanted: Callable[[str], bool]) -> None:
+        """Take the cards that an earlier process saw: those that are not seen now are lost.
+
+        One that is surely gone and is not `wanted` is forgotten instead.
+        """
 
     def wait_event(self, timeout_s: float) -> Event | None:
         """Wait for the next event, None if there was none in time. Belongs into a thread of its own."""

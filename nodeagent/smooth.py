@@ -4,10 +4,10 @@ What 5,000 agents write lands in one etcd, so each tells what others act on at o
 """
 
 from collections import deque
-from dataclasses import dataclass, fields
-from math import exp
+from dataclasses import dataclass, fields, replace
+from math import exp, inf
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from contract.inventory import Gpu, Inventory, MigInstance
 
@@ -18,27 +18,51 @@ UTILIZATION_POINTS: Final = 10
 MEASURED_SECONDS: Final = 60.0  # between two reports for no other reason than measured use
 SMOOTH_SECONDS: Final = 10.0
 FALL_SECONDS: Final = 10.0
+ABSENT_SECONDS: Final = 30.0  # without a figure, before that is a fact
+
+_Part = TypeVar("_Part", Gpu, MigInstance)
 
 
 class Steady:
     """The samples of one card, made steadier.
 
     Utilization is averaged, the last ten seconds weighing most. Foreign memory rises at once and falls only when it
-    has stayed low for ten seconds: what comes and goes is not offered in between, and is not told each time.
+    has stayed low for ten seconds: what comes and goes is not offered in between, and is not told each time. A figure
+    that the driver does not tell is absent after half a minute; until then the last one stands in for it.
     """
 
     def __init__(self) -> None:
         self._busy: float | None = None
-        self._at = 0.0
+        self._at = -inf  # when it was measured
+        self._used: dict[str, tuple[float, int | None]] = {}  # by card or instance, with when it was measured
         self._peaks: deque[tuple[float, int]] = deque()  # falling amounts, each with when it was last seen
 
+    def card(self, gpu: Gpu, foreign_mib: int, now: float) -> Gpu:
+        """Return a sample of the card made steadier."""
+        before, self._used = self._used, {}
+        return replace(
+            self._with_used(gpu, before, now),
+            mig_instances=tuple(self._with_used(each, before, now) for each in gpu.mig_instances),
+            utilization=self.utilization(gpu.utilization, now),
+            foreign_mib=self.foreign(foreign_mib, now),
+        )
+
+    def _with_used(self, part: _Part, before: dict[str, tuple[float, int | None]], now: float) -> _Part:
+        told = part.used_mib is not None
+        at, mib = (now, part.used_mib) if told else before.get(part.uuid, (-inf, None))
+        if now - at > ABSENT_SECONDS:
+            return part
+        self._used[part.uuid] = at, mib
+        return part if told else replace(part, used_mib=mib)
+
     def utilization(self, percent: int | None, now: float) -> int | None:
-        """Return the average with one more sample; a card that does not tell has none."""
-        if percent is None or self._busy is None:
-            self._busy = None if percent is None else float(percent)
+        """Return the average with one more sample; a card that does not tell for long has none."""
+        if percent is None:
+            self._busy = None if now - self._at > ABSENT_SECONDS else self._busy
         else:
-            self._busy += (percent - self._busy) * (1 - exp(-max(0.0, now - self._at) / SMOOTH_SECONDS))
-        self._at = now
+            last = percent if self._busy is None else self._busy
+            self._busy = last + (percent - last) * (1 - exp(-max(0.0, now - self._at) / SMOOTH_SECONDS))
+            self._at = now
         return None if self._busy is None else round(self._busy)
 
     def foreign(self, mib: int, now: float) -> int:

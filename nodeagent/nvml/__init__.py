@@ -31,7 +31,6 @@ class NvmlReader:
 
     def __init__(
         self,
-        known: Iterable[Gpu] = (),
         *,
         slow_every_s: float = 60.0,
         cgroup_root: str = "/sys/fs/cgroup",
@@ -42,8 +41,6 @@ class NvmlReader:
 
         Parameters
         ----------
-        known
-            Cards that an earlier process saw: they are lost until they are seen.
         slow_every_s
             How often topology, error counters and the like are read.
         cgroup_root
@@ -52,7 +49,7 @@ class NvmlReader:
         self._slow_every_s, self._cgroup_root, self._clock, self._wall = slow_every_s, cgroup_root, clock, wall
         self._driver = Driver()
         self._loaded = False
-        self._cards = Cards(self, known, clock)
+        self._cards = Cards(self, clock)
         self._events = Events()
 
     def read(self, deadline_s: float) -> Reading:
@@ -61,6 +58,10 @@ class NvmlReader:
         there = (card.gpu.uuid for card in reading.cards if not card.lost and not card.age_s)
         self._events.know({uuid: self._cards.seen[uuid].handle for uuid in there if uuid in self._cards.seen})
         return reading
+
+    def recall(self, known: Iterable[Gpu], wanted: Callable[[str], bool]) -> None:
+        """Take the cards that an earlier process saw; see `Reader`."""
+        self._cards.recall(known, wanted)
 
     def wait_event(self, timeout_s: float) -> Event | None:
         """Wait for the next event; see `Reader`."""

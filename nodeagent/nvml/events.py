@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from threading import Event as Flag
@@ -18,11 +19,15 @@ RETRY_S: Final = 1.0  # after a wait that failed
 
 
 class Events:
-    """The driver's events. A card is registered when it was first read; what came before is not told."""
+    """The driver's events. A card is registered when it was first read; what came before is not told.
+
+    The thread that reads writes only in `know`; all else is that of the thread that waits.
+    """
 
     def __init__(self) -> None:
         self._set: Any = None
-        self._registered: set[str] = set()
+        self._registered: dict[str, int] = {}  # which coming of a card is
+        self._comings: Counter[str] = Counter()  # how often a card was there after it was not
         self._deaf: set[str] = set()  # cards that could not be registered, which was logged
         self._handles: Mapping[str, Any] = {}
         self._names: dict[int | None, str] = {}
@@ -31,8 +36,8 @@ class Events:
     def know(self, handles: Mapping[str, Any]) -> None:
         """Take the handles of the cards that just answered."""
         self._names = self._names | {_address(handle): uuid for uuid, handle in handles.items()}
+        self._comings.update(handles.keys() - self._handles.keys())
         self._handles = handles
-        self._registered = self._registered & handles.keys()  # a card that comes back is registered again
         if handles:
             self._known.set()
 
@@ -56,15 +61,16 @@ class Events:
         return Event(uuid, EventKind(data.eventType), data.eventData, instance)
 
     def _begin_anew(self) -> None:
-        old, self._set, self._registered = self._set, None, set()
+        old, self._set, self._registered = self._set, None, {}
         _free(old)
 
     def _register(self) -> None:
-        """Register the cards that are not; one that fails is tried again at the next wait."""
+        """Register the cards that are not, or that came back; one that fails is tried again at the next wait."""
         if self._set is None:
             self._set = pynvml.nvmlEventSetCreate()
         for uuid, handle in self._handles.items():
-            if uuid in self._registered:
+            coming = self._comings[uuid]
+            if self._registered.get(uuid) == coming:
                 continue
             trial = pynvml.nvmlEventSetCreate()  # a failure may spoil the set, and not that of the others
             try:
@@ -72,7 +78,7 @@ class Events:
             finally:
                 _free(trial)
             if not failed:
-                self._registered.add(uuid)
+                self._registered[uuid] = coming
                 self._deaf.discard(uuid)
             elif uuid not in self._deaf:
                 self._deaf.add(uuid)

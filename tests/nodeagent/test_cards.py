@@ -2,17 +2,20 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.inventory import Gpu
-from nodeagent.cards import Cards, Failed, Seen, Started
+from nodeagent.cards import MOST, Cards, Failed, Seen, Started
 from nodeagent.reader import Card, Driver
 
 SOON = 5.0
 NAMES = ["A", "B", "C"]
+DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 class Script:
@@ -46,7 +49,8 @@ def make() -> Iterator[Make]:
 
     def one(*known: Gpu) -> tuple[Script, Cards]:
         script = Script()
-        made.append(Cards(script, known))
+        made.append(Cards(script))
+        made[-1].recall(known, lambda _: True)
         return script, made[-1]
 
     yield one
@@ -173,6 +177,34 @@ def test_a_driver_that_hangs_at_the_start(make: Make) -> None:
     (card,) = cards.read(0.05).cards
     assert (card.gpu, card.lost, card.age_s > 0) == (Gpu("A", memory_mib=5), False, True)
     free.set()
+
+
+def test_more_cards_than_a_gpunode_can_have(make: Make) -> None:
+    """Who is there is told, and of the others who was there last; the schema of the GPUNode sets the limit."""
+    (version,) = yaml.safe_load((DEPLOY / "crd/gpunodes.yaml").read_text())["spec"]["versions"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]
+    assert status["properties"]["gpus"]["maxItems"] == MOST
+    script, cards = make(*(Gpu(f"old{n}") for n in range(MOST)))
+    script.slots = ["A", "B"]
+    assert {"A", "B"} < {card.gpu.uuid for card in cards.read(SOON).cards}
+    for number in range(MOST):
+        script.slots = [f"new{number}", Failed("Odd.", uuid="B")]
+        told = [card.gpu.uuid for card in cards.read(SOON).cards]
+        assert len(told) == MOST
+        assert {"B", *(f"new{n}" for n in range(max(0, number - MOST + 2), number + 1))} <= set(told)
+    assert set(told) == {"B", *(f"new{n}" for n in range(1, MOST))}, "A is gone longest, and new0 after it"
+
+
+def test_a_card_that_is_not_wanted_is_forgotten_once_it_is_surely_gone(make: Make) -> None:
+    """While a card has no name that may be it; one that is held stays, and so does one that was seen."""
+    script, cards = make()
+    cards.recall([Gpu("A"), Gpu("B"), Gpu("C")], lambda uuid: uuid == "C")
+    script.slots = ["A", Failed("Odd.")]
+    assert {card.gpu.uuid for card in cards.read(SOON).cards} == {"A", "B", "C"}
+    script.slots = ["A", "D"]
+    assert {card.gpu.uuid: card.lost for card in cards.read(SOON).cards} == {"A": False, "D": False, "C": True}
+    script.slots = ["D"]
+    assert {card.gpu.uuid: card.lost for card in cards.read(SOON).cards} == {"A": True, "D": False, "C": True}
 
 
 def test_a_driver_that_fails(make: Make) -> None:

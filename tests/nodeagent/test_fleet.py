@@ -37,7 +37,7 @@ class Counted(Api):
         """Count a write, and answer as the API server does."""
         if method != "GET":
             self.sent.append((path, len(json.dumps(body, separators=(",", ":")))))
-        return {}
+        return {"metadata": {}}
 
 
 def idle(draw: Random, second: float, gpu: Gpu) -> Gpu:
@@ -70,14 +70,7 @@ def written(use: Use) -> dict[str, tuple[int, int]]:
         for second in range(60 * (MINUTES + 1)):
             now[0] = float(second)
             cards = [use(draw, now[0], gpu) for gpu in cards]
-            smooth = tuple(
-                replace(
-                    gpu,
-                    utilization=s.utilization(gpu.utilization, now[0]),
-                    foreign_mib=s.foreign(gpu.foreign_mib, now[0]),
-                )
-                for gpu, s in zip(cards, steady, strict=True)
-            )
+            smooth = tuple(s.card(gpu, gpu.foreign_mib, now[0]) for gpu, s in zip(cards, steady, strict=True))
             publisher.offer(Report(replace(eight_cards(), gpus=smooth), told))
             heart.step()
             publisher.step()

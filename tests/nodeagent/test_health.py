@@ -20,6 +20,13 @@ def xid(code: int, instance: int | None = None, uuid: str = "A") -> Event:
     return Event(uuid, EventKind.XID, code, instance)
 
 
+def knowing(gpu: Gpu, benign: frozenset[int] = APPLICATION_XIDS) -> Health:
+    """Return what knows a card from an earlier process."""
+    health = Health(benign)
+    health.recall([gpu])
+    return health
+
+
 def reason(health: Health, card: Card, now: float) -> str:
     """Judge a card and return why it is out of service."""
     (judged,) = health.judge(Reading(cards=(card,)), now).cards
@@ -95,17 +102,17 @@ def test_a_new_process_knows_what_an_event_told(event: Event) -> None:
     before = Health()
     before.heard(event)
     (judged,) = before.judge(Reading(cards=(OLD,)), 0).cards
-    health = Health(known=[judged.gpu])
+    health = knowing(judged.gpu)
     assert reason(health, OLD, 0) == judged.gpu.reason
     assert back_after(health, OLD, 0) is None
-    assert back_after(Health(known=[judged.gpu]), NEW, 0) == PROBES
+    assert back_after(knowing(judged.gpu), NEW, 0) == PROBES
 
 
 def test_what_readings_show_is_not_taken_over() -> None:
     """What the card itself tells is read again; an XID that is benign by now is forgiven."""
     for said in ("The card is gone.", "Uncorrectable memory errors", "XID 63 (row remapping event)"):
         told = replace(NEW.gpu, healthy=False, reason=said)
-        assert reason(Health(frozenset({63}), [told]), OLD, 0) == ""
+        assert reason(knowing(told, benign=frozenset({63})), OLD, 0) == ""
 
 
 def test_a_new_process_knows_which_instance_was_told() -> None:
@@ -113,7 +120,7 @@ def test_a_new_process_knows_which_instance_was_told() -> None:
     bad, good = MigInstance("M1", gpu_instance=1, healthy=False, reason="XID 95"), MigInstance("M2", gpu_instance=2)
     gpu = replace(NEW.gpu, mig=True, mig_instances=(bad, good))
     now = replace(OLD, gpu=replace(gpu, mig_instances=(replace(bad, healthy=True, reason=""), good)))
-    (judged,) = Health(known=[gpu]).judge(Reading(cards=(now,)), 0).cards
+    (judged,) = knowing(gpu).judge(Reading(cards=(now,)), 0).cards
     assert judged.gpu.healthy
     assert [each.reason for each in judged.gpu.mig_instances] == ["XID 95", ""]
 
@@ -153,6 +160,30 @@ def test_a_silent_card() -> None:
     assert reason(health, replace(NEW, age_s=SILENT), 0) == ""
     assert len({reason(health, replace(NEW, age_s=SILENT + n), n) for n in (1.0, 2.0)}) == 1
     assert back_after(health, NEW, 2) == SETTLE
+
+
+def test_the_reason_stays_while_a_card_stays_bad() -> None:
+    """A dying card says something else every second; what an event tells takes the place of that."""
+    health = Health()
+
+    def dying(said: str) -> Card:
+        return replace(NEW, gpu=replace(NEW.gpu, healthy=False, reason=said))
+
+    assert {reason(health, dying(said), now) for now, said in enumerate("abab")} == {"a"}
+    assert reason(health, NEW, 4) == "a"
+    assert reason(health, dying("b"), 5) == "a"
+    health.heard(xid(79))
+    assert {reason(health, dying(said), 6 + now)[:6] for now, said in enumerate("abab")} == {"XID 79"}
+    assert back_after(health, NEW, 9) == SETTLE
+    assert reason(health, dying("b"), 100) == "b"
+
+
+@pytest.mark.parametrize("benign", [APPLICATION_XIDS, frozenset({79})])
+def test_which_events_cannot_wait(benign: frozenset[int]) -> None:
+    """All but the application's errors, by the same list."""
+    health = Health(benign)
+    assert [code for code in (31, 48, 79) if health.heard(xid(code))] == [c for c in (31, 48, 79) if c not in benign]
+    assert all(health.heard(Event("A", kind)) for kind in EventKind if kind is not EventKind.XID)
 
 
 def test_memory_that_cannot_be_read() -> None:

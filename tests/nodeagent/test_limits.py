@@ -2,12 +2,13 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from contract.inventory import Gpu
 from nodeagent.limits import RETRY_SECONDS, SCAN_SECONDS, Limits, pod_directories
 from nodeagent.pods import HeldPod
 from nodeagent.reader import Event, LimitRefused, MemoryLimit, Reading
@@ -32,6 +33,9 @@ class Driver:
     def read(self, deadline_s: float) -> Reading:
         """Return one card."""
         return reading()
+
+    def recall(self, known: Iterable[Gpu], wanted: Callable[[str], bool]) -> None:
+        """Nothing is remembered here."""
 
     def wait_event(self, timeout_s: float) -> Event | None:
         """Nothing ever happens."""
@@ -252,6 +256,7 @@ def test_cards_that_cannot_be_limited_are_left_alone(bench: Bench) -> None:
 def test_a_refusal_is_shown_and_tried_again(bench: Bench) -> None:
     """The condition has the driver's sentence until it works, half a minute later at the soonest."""
     (bench.root / LAYOUTS["cgroupfs"]).mkdir(parents=True)
+    bench.step()
     assert bench.limits.condition(bench.read)[1:3] == ("True", "Limits")
     bench.driver.refuses = "The driver says no."
     bench.step(pod())
@@ -261,6 +266,50 @@ def test_a_refusal_is_shown_and_tried_again(bench: Bench) -> None:
     assert bench.driver.sets == 1
     bench.step(pod(), seconds=SCAN_SECONDS)
     assert bench.limits.condition(bench.read)[1:3] == ("True", "Limits")
+
+
+def running(uid: str = UID, granted: int = 4096) -> HeldPod:
+    """Return a pod whose status names its container."""
+    return replace(pod(main=granted), uid=uid, names={ONE: "main"})
+
+
+@pytest.mark.parametrize("elsewhere", ["mypods/kubepods", "memory/kubepods"], ids=["--cgroup-root", "cgroup v1"])
+def test_a_pod_whose_cgroup_is_not_found_is_not_limited(elsewhere: str, bench: Bench) -> None:
+    """The condition says so at the second look, for as long as the pod runs."""
+    (bench.root / elsewhere / f"pod{UID}" / ONE).mkdir(parents=True)
+    bench.step(running())
+    assert bench.limits.condition(bench.read)[1] == "True"
+    assert bench.step(running()) == {}
+    said = f"Pods that run, but whose cgroup is not found below {bench.root}: 1. Use is observed."
+    assert bench.limits.condition(bench.read)[1:] == ("False", "NoCgroup", said)
+    (bench.root / LAYOUTS["cgroupfs"]).mkdir(parents=True)
+    bench.step(running())
+    assert bench.limits.condition(bench.read)[1:3] == ("True", "Limits")
+
+
+def test_a_pod_that_does_not_run_yet_needs_no_cgroup(bench: Bench) -> None:
+    """Bound, with its image being pulled, for however long; nor is a node without pods in doubt."""
+    for asked in ((), (pod(),), (pod(),), (pod(),)):
+        bench.step(*asked)
+        assert bench.limits.condition(bench.read)[1] == "True"
+
+
+def test_without_the_pods_nothing_is_limited(bench: Bench) -> None:
+    """An agent that may not list them does not know what to limit."""
+    bench.limits.step(bench.read, None)
+    assert bench.limits.condition(bench.read)[1:3] == ("False", "NoPods")
+
+
+def test_a_wrong_root_shows_before_the_first_grant(bench: Bench) -> None:
+    """Where no pod at all is found, one without a grant tells; beside others that are found, it does not matter."""
+    alone = running("the-agent", granted=0)
+    for _ in range(2):
+        bench.step(alone)
+    assert bench.limits.condition(bench.read)[2] == "NoCgroup"
+    (bench.root / LAYOUTS["cgroupfs"]).mkdir(parents=True)
+    for _ in range(2):
+        bench.step(alone, running())
+    assert bench.limits.condition(bench.read)[2] == "Limits"
 
 
 def test_real_cgroups_if_this_machine_lets_us(bench: Bench) -> None:

@@ -1,24 +1,28 @@
 """One tick after the other: what reaches whom, and what happens when a part fails."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from contract.inventory import Gpu
 from nodeagent.api import Api
 from nodeagent.conditions import Host
 from nodeagent.health import Health
-from nodeagent.heart import Heart
+from nodeagent.heart import BEAT_SECONDS, Heart
 from nodeagent.limits import Limits
-from nodeagent.loop import ALIVE_SECONDS, FIRST_SECONDS, Agent
-from nodeagent.notices import Notices
+from nodeagent.loop import ALIVE_SECONDS, FIRST_SECONDS, LEAST_SECONDS, Agent
+from nodeagent.notices import WAITING, Notice, Notices
 from nodeagent.observe import OVER, Bounds, Observer
+from nodeagent.past import Past
 from nodeagent.pods import HeldPod
 from nodeagent.processes import Owners
 from nodeagent.publish import Publisher
 from nodeagent.reader import Event, EventKind, MemoryLimit, Process, Reading
-from tests.fakes_apiserver import ApiServer, refusal, reply
+from tests.fakes_apiserver import ApiServer, Handler, refusal, reply
 from tests.nodeagent.given import card, held, reading
 
 STATUS = "/apis/tessera.gpu/v1alpha1/gpunodes/n1/status"
@@ -40,6 +44,9 @@ class Driver:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def recall(self, known: Iterable[Gpu], wanted: Callable[[str], bool]) -> None:
+        """Nothing is remembered here."""
 
     def wait_event(self, timeout_s: float) -> Event | None:
         """Return the next event."""
@@ -122,6 +129,15 @@ def test_pods_that_cannot_be_listed_do_not_silence_the_node(bench: Bench) -> Non
     assert bench.step(FIRST_SECONDS + 1) == 1
 
 
+def test_the_first_report_waits_for_the_past(bench: Bench) -> None:
+    """For as long as it takes: a card that was bad or is missing must not be told as well, or not at all."""
+    bench.agent.past, bench.pods = None, None
+    assert [bench.step(FIRST_SECONDS) for _ in range(3)] == [0, 0, 0]
+    bench.agent.past = Past()
+    assert bench.step() == 0, "and then for the pods, as ever"
+    assert bench.step(FIRST_SECONDS + 1) == 1
+
+
 def test_the_first_report_waits_for_every_card_but_not_for_ever(bench: Bench) -> None:
     """A driver may take seconds to start: until then a node must not be told to have no cards."""
     bench.driver.answers = [Reading(awaited=True), Reading(awaited=True), reading()]
@@ -138,6 +154,21 @@ def test_no_report_before_the_first_heartbeat(bench: Bench) -> None:
     assert [bench.step() for _ in range(3)] == [0, 0, 0]
     bench.server.script("PATCH", LEASE, reply(200, {}))
     assert bench.step(60.0) == 1
+
+
+def test_a_node_that_is_registered_again_is_told_again(bench: Bench) -> None:
+    """The GPUNode went with the Node, and so did the Lease: the next beat brings both back."""
+    bench.step()
+    before = len(bench.server.requests)
+    bench.server.script("PATCH", LEASE, refusal(404, "not found"), reply(200, {}))
+    bench.server.script("PATCH", STATUS, refusal(404, "not found"), reply(200, {}))
+    bench.server.script("GET", "/api/v1/nodes/n1", reply(200, {"metadata": {"uid": "u2"}}))
+    bench.server.script("POST", LEASE.rpartition("/")[0], reply(201, {}))
+    bench.server.script("PATCH", GPUNODE, reply(201, {}))
+    bench.step(BEAT_SECONDS)
+    made = [r.body for r in bench.server.requests[before:] if r.path in (LEASE.rpartition("/")[0], GPUNODE)]
+    assert [each["metadata"]["ownerReferences"][0]["uid"] for each in made] == ["u2", "u2"]
+    assert bench.server.requests[-1].body["status"]["gpus"][0]["uuid"] == "GPU-a"
 
 
 def test_the_heart_stops_with_the_samples(bench: Bench) -> None:
@@ -212,3 +243,83 @@ def test_events_reach_who_judges_and_wake_the_loop(bench: Bench) -> None:
     bench.step()
     gpu = bench.server.requests[-1].body["status"]["gpus"][0]
     assert (gpu["healthy"], gpu["reason"][:6]) == (False, "XID 79")
+
+
+def test_a_storm_of_benign_events_leaves_the_pace_alone(bench: Bench) -> None:
+    """A tenant whose processes crash does not set how often the node is sampled; each error is counted."""
+    bench.driver.events = [Event("GPU-a", EventKind.XID, 31)] * 100
+    bench.driver.when_empty = bench.agent.stopping.set
+    bench.agent.keep_hearing()
+    assert not bench.agent.soon.is_set()
+    bench.step()
+    assert bench.agent.metrics.view.xids == {("GPU-a", 31): 100}
+
+
+def test_no_storm_at_all_makes_samples_follow_each_other_at_once(bench: Bench) -> None:
+    """Whatever wakes the loop, and however often."""
+
+    class Storm(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return True
+
+    class Pause(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            bench.now += timeout or 0.0
+            return False
+
+    bench.step()
+    began = bench.now
+    bench.agent.soon, bench.agent.stopping = Storm(), Pause()
+    bench.driver.answers = [*[reading()] * 10, reading(must_restart=True)]
+    assert bench.agent.run() == 1
+    assert bench.now - began == pytest.approx(10 * LEAST_SECONDS)
+
+
+def test_the_heart_does_not_wait_for_notices(bench: Bench) -> None:
+    """With an API server that takes four seconds for each of 64 events, beats are as often as ever."""
+    beats = []
+    events = "/api/v1/namespaces/default/events"
+
+    def beat(handler: Handler) -> None:
+        beats.append(bench.now)
+        reply(200, {})(handler)
+
+    def slow(handler: Handler) -> None:
+        bench.now += 4.0
+        reply(201, {})(handler)
+
+    bench.server.script("PATCH", LEASE, beat)
+    bench.server.script("POST", events, slow)
+    for n in range(WAITING):
+        bench.agent.notices.add(Notice(held(f"p{n}"), "GPU-a", OVER, "Too much."))
+    bench.agent._wake.set()
+    while bench.agent._wake.is_set():
+        bench.agent._wake.clear()
+        bench.agent._ticked = bench.now
+        bench.agent.tell()
+    assert sum(r.path == events for r in bench.server.requests) == WAITING
+    assert max(b - a for a, b in pairwise([*beats, bench.now])) <= BEAT_SECONDS + 4.0
+
+
+def test_a_reading_that_flaps_is_seldom_told(bench: Bench) -> None:
+    """Figures that are told every other second, and a dying card's words that change: a few reports a minute."""
+    bench.step()
+    whole, blind = card(used_mib=700, utilization=50), card(used_mib=None, utilization=None)
+    bench.driver.answers = [*[reading(whole), reading(blind)] * 30, reading(whole)]
+    assert [bench.step() for _ in range(60)][-1] <= 3
+    before = bench.reports()
+    said = [card(used_mib=None, utilization=None, healthy=False, reason=reason) for reason in ("a", "b")]
+    bench.driver.answers = [reading(each) for _ in range(30) for each in said]
+    assert bench.step() == before + 1, "that it died is told at once"
+    assert [bench.step() for _ in range(59)][-1] <= before + 3
+
+
+def test_a_view_does_not_change_afterwards(bench: Bench) -> None:
+    """Threads of HTTP read it while the next sample is taken."""
+    bench.step()
+    view = bench.agent.metrics.view
+    before = dict(view.xids), dict(view.events)
+    bench.agent.health.heard(Event("GPU-a", EventKind.XID, 31))
+    bench.agent.observer.counts[OVER] += 1
+    bench.step()
+    assert (view.xids, view.events) == before

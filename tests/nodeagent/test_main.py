@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -245,6 +246,42 @@ def test_a_fatal_xid_survives_a_restart_and_no_boot(booted: int, healthy: bool, 
     assert (status["gpus"][0]["healthy"], status["gpus"][0].get("reason", "")) == (
         (True, "") if healthy else (False, bad["reason"])
     )
+
+
+def test_a_report_waits_until_the_api_server_says_what_was_told(agent: Running) -> None:
+    """It refuses at first: the first report has the lost card and the bad one all the same."""
+    bad = {"uuid": uuid(0), "healthy": False, "reason": "XID 48 (double-bit ECC error)"}
+    found = {"status": {"gpus": [bad, {"uuid": "GPU-gone", "index": 7, "healthy": True}]}}
+    agent.server.script("GET", OBJECT, refusal(500, "away"), refusal(429, "too many"), reply(200, found))
+    agent.node.write(card(0, **{"field.230": "NOT_SUPPORTED"}))
+    agent.start()
+    agent.wait_told(lambda s: s["gpus"], "the cards are told")
+    assert {gpu["uuid"]: gpu["healthy"] for gpu in agent.told()[0]["gpus"]} == {uuid(0): False, "GPU-gone": False}
+
+
+def test_it_ends_while_it_waits_for_what_was_told(agent: Running) -> None:
+    """The API server never says it: no heartbeat, no report, and SIGTERM ends the agent at once."""
+    agent.server.script("GET", OBJECT, refusal(500, "away"))
+    agent.node.write(card(0))
+    agent.start()
+    wait_until(lambda: sum(r.path == OBJECT for r in agent.server.requests) > 2, "it asks again")
+    assert not [r for r in agent.server.requests if r.method == "PATCH"]
+    began = time.monotonic()
+    assert agent.stop() == 0
+    assert time.monotonic() - began < 5
+
+
+def test_after_a_boot_lost_cards_that_nobody_holds_are_forgotten(agent: Running) -> None:
+    """They were exchanged while the machine was off; one that a pod holds is still told as lost."""
+    told = [{"uuid": name, "healthy": True} for name in (uuid(0), uuid(1), "GPU-gone")]
+    ours = {"manager": "tessera-agent", "time": "2025-01-01T00:00:00Z"}
+    agent.server.script("GET", OBJECT, reply(200, {"metadata": {"managedFields": [ours]}, "status": {"gpus": told}}))
+    (agent.folder / "proc" / "stat").write_text("btime 1800000000\n")
+    agent.pods(pod(gpu=1))
+    agent.node.write(card(0))
+    agent.start()
+    agent.wait_told(lambda s: s["gpus"], "the cards are told")
+    assert {gpu["uuid"]: gpu["healthy"] for gpu in agent.told()[0]["gpus"]} == {uuid(0): True, uuid(1): False}
 
 
 def test_without_a_driver_it_says_so(agent: Running) -> None:

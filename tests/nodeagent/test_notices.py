@@ -43,6 +43,12 @@ def notice(name: str = "p", reason: str = "GPUMemoryOverGrant", *, evict: bool =
     return Notice(held(name), "GPU-a", reason, "This pod uses too much.", evict)
 
 
+def send_all(notices: Notices) -> None:
+    """Step until nothing more can go now."""
+    while notices.step():
+        pass
+
+
 def test_an_event_names_the_pod_and_says_why(post: Post, server: ApiServer) -> None:
     """It is a warning about the pod, from this node's agent."""
     server.script("POST", EVENTS, reply(201, {}))
@@ -63,8 +69,21 @@ def test_the_same_is_said_once_an_hour(post: Post, server: ApiServer) -> None:
         post.now = now
         post.notices.add(notice())
         post.notices.add(notice("q"))
-        post.notices.step()
+        send_all(post.notices)
     assert [r.body["involvedObject"]["name"] for r in server.requests] == ["p", "q", "p", "q"]
+
+
+def test_one_is_sent_at_a_time(post: Post, server: ApiServer) -> None:
+    """Who tells has other things to do in between, and learns whether there is more; a dropped one takes no turn."""
+    server.script("POST", EVENTS, reply(201, {}))
+    post.notices.add(notice(reason="GPUMemoryEviction", evict=True))
+    post.now = 3000.0
+    post.notices.add(notice("p"))
+    post.notices.add(notice("q"))
+    assert post.notices.step()
+    assert len(server.requests) == 1
+    assert not post.notices.step()
+    assert len(server.requests) == 2
 
 
 def test_an_outage_loses_the_oldest_and_grows_nothing(post: Post, server: ApiServer) -> None:
@@ -72,11 +91,11 @@ def test_an_outage_loses_the_oldest_and_grows_nothing(post: Post, server: ApiSer
     server.script("POST", EVENTS, refusal(500, "away"))
     for n in range(100):
         post.notices.add(notice(f"p{n:02d}"))
-    post.notices.step()
+    assert not post.notices.step()
     assert len(server.requests) == 1
     server.script("POST", EVENTS, reply(201, {}))
     post.now = 60.0
-    post.notices.step()
+    send_all(post.notices)
     told = {r.body["involvedObject"]["name"] for r in server.requests[1:]}
     assert len(told) == WAITING
     assert "p99" in told
@@ -87,7 +106,7 @@ def test_a_refused_event_is_not_repeated(post: Post, server: ApiServer) -> None:
     server.script("POST", EVENTS, refusal(403, "being terminated"), reply(201, {}))
     post.notices.add(notice("p"))
     post.notices.add(notice("q"))
-    post.notices.step()
+    send_all(post.notices)
     assert [r.body["involvedObject"]["name"] for r in server.requests] == ["p", "q"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from contract.inventory import Gpu, Inventory, decode
 from nodeagent.api import Api
 from nodeagent.conditions import Host, conditions
-from nodeagent.publish import LONGEST_PAUSE, RETELL_SECONDS, Publisher, written_at
+from nodeagent.publish import LONGEST_PAUSE, LOOK_SECONDS, RETELL_SECONDS, Publisher, written_at
 from nodeagent.smooth import Report
 from tests.fakes_apiserver import ApiServer, refusal, reply
 from tests.nodeagent.given import gpu, reading, report
@@ -27,7 +27,7 @@ class Desk:
     def __init__(self, api: Api, server: ApiServer) -> None:
         self.now, self.server = 0.0, server
         self.publisher = Publisher(api, "n1", clock=lambda: self.now, wall=lambda: 1.7e9 + self.now, rng=Random(1))
-        server.script("GET", OBJECT, refusal(404, "not found"))
+        server.script("GET", OBJECT, refusal(404, "not found"), reply(200, {"metadata": {"name": "n1"}}))
         server.script("PATCH", STATUS, reply(200, {}))
 
     def writes(self) -> list[Any]:
@@ -116,6 +116,18 @@ def test_the_same_words_are_told_again_after_ten_minutes(desk: Desk) -> None:
     assert desk.step(0.7 * RETELL_SECONDS, report(gpu(used_mib=101))) == 0
     assert desk.step(0.6 * RETELL_SECONDS, report(gpu(used_mib=102))) == 1
     assert desk.writes()[0] == desk.writes()[1]
+
+
+def test_a_gpunode_that_was_deleted_is_soon_back(desk: Desk) -> None:
+    """Though nothing is new to tell: within two minutes it is missed, by a look that any version answers."""
+    desk.step(report=report())
+    assert [desk.step(2 * LOOK_SECONDS) for _ in range(2)] == [0, 0], "it is there"
+    assert desk.server.requests[-1].query == {"resourceVersion": "0"}
+    desk.server.script("GET", OBJECT, refusal(500, "away"))
+    assert desk.step(2 * LOOK_SECONDS) == 0, "nobody knows"
+    desk.server.script("GET", OBJECT, refusal(404, "not found"))
+    desk.server.script("PATCH", STATUS, refusal(500, "away"), reply(200, {}))
+    assert [desk.step(2 * LOOK_SECONDS), desk.step(1.0), desk.step(1.0)] == [1, 1, 0], "a failure is tried again soon"
 
 
 def test_cards_are_summed_up_for_kubectl(desk: Desk) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.inventory import Inventory, MigInstance, MigProfile
-from nodeagent.smooth import FALL_SECONDS, MEASURED_SECONDS, Steady, worth_telling
+from contract.inventory import Gpu, Inventory, MigInstance, MigProfile
+from nodeagent.smooth import ABSENT_SECONDS, FALL_SECONDS, MEASURED_SECONDS, Steady, worth_telling
 from tests.nodeagent.given import A10_MIB, gpu, report
 
 CONDITION = ("Ready", "True", "Reporting", "")
@@ -74,7 +74,10 @@ def test_cards_conditions_and_the_first_report_are_told_at_once() -> None:
     assert not worth_telling(one, replace(one), 1e6)
 
 
-@pytest.mark.parametrize("part", [part.name for part in fields(Inventory) if part.name not in ("node", "gpus")])
+NO_FACTS = ("node", "gpus", "limits_enforced")  # the last one is told as a condition
+
+
+@pytest.mark.parametrize("part", [part.name for part in fields(Inventory) if part.name not in NO_FACTS])
 def test_every_fact_of_a_node_is_told(part: str) -> None:
     """A new field of the inventory is a fact until somebody says that it is measured."""
     one = report()
@@ -83,15 +86,33 @@ def test_every_fact_of_a_node_is_told(part: str) -> None:
 
 
 def test_utilization_is_averaged() -> None:
-    """One odd second moves it little, a lasting change all the way; no sample means no average."""
+    """One odd second moves it little, a lasting change all the way; no sample for long means no average."""
     steady = Steady()
     assert steady.utilization(0, 0.0) == 0
     assert steady.utilization(100, 1.0) == 10
     for second in range(2, 60):
         last = steady.utilization(100, float(second))
     assert last in (99, 100)
-    assert steady.utilization(None, 60.0) is None
-    assert steady.utilization(30, 61.0) == 30
+    assert steady.utilization(None, 60.0) == last
+    assert steady.utilization(None, 59.0 + ABSENT_SECONDS) == last
+    assert steady.utilization(None, 60.0 + ABSENT_SECONDS) is None
+    assert steady.utilization(30, 61.0 + ABSENT_SECONDS) == 30
+
+
+def test_memory_that_is_not_told_for_a_moment_is_as_it_was() -> None:
+    """The card's and each instance's, for half a minute; then it is absent. What never was told is absent at once."""
+    steady, absent = Steady(), (MigInstance("MIG-1"), MigInstance("MIG-2"))
+    told = gpu(used_mib=700, mig=True, mig_instances=(MigInstance("MIG-1", used_mib=300), absent[1]))
+    untold = replace(told, used_mib=None, mig_instances=absent)
+
+    def used(card: Gpu, now: float) -> list[int | None]:
+        steadied = steady.card(card, 0, now)
+        return [steadied.used_mib, *(each.used_mib for each in steadied.mig_instances)]
+
+    assert used(told, 0.0) == [700, 300, None]
+    assert used(untold, 1.0) == [700, 300, None]
+    assert used(untold, ABSENT_SECONDS) == [700, 300, None]
+    assert used(untold, ABSENT_SECONDS + 1) == [None, None, None]
 
 
 def test_foreign_memory_rises_at_once_and_falls_late() -> None:

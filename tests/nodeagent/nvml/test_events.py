@@ -1,6 +1,8 @@
 """Events that the driver tells of its own accord, and the limits that it is told."""
 
+from collections.abc import KeysView
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,46 @@ def test_waiting_for_events_fails_and_works_again(node: Node, readers: Readers) 
     assert reader.wait_event(0.01) is None
     node.event(0, "xid", 79)
     assert heard(reader) == Event(uuid(0), EventKind.XID, 79)
+
+
+def test_a_wait_that_fails_during_a_reading_leaves_nobody_unheard(node: Node, readers: Readers) -> None:
+    """The thread that reads must not bring back who was registered with the set that is given up."""
+    reader = readers()
+    node.write(card(0))
+    reader.read(SOON)
+    assert reader.wait_event(0.01) is None
+
+    class Meanwhile(dict[str, Any]):
+        def keys(self) -> KeysView[str]:  # type: ignore[override]
+            node.happens("!UNKNOWN")
+            assert reader.wait_event(0.01) is None
+            return super().keys()
+
+    reader._events.know(Meanwhile({uuid(0): reader._cards.seen[uuid(0)].handle}))
+    assert reader.wait_event(0.01) is None
+    node.event(0, "xid", 79)
+    assert heard(reader) == Event(uuid(0), EventKind.XID, 79)
+
+
+def test_a_card_that_comes_back_between_two_waits_is_registered_again(node: Node, readers: Readers) -> None:
+    """However short it was away, the driver may have forgotten who wanted its events."""
+    reader = readers()
+    (node.directory / "trace").touch()
+    node.write(card(0))
+    reader.read(SOON)
+    assert reader.wait_event(0.01) is None
+    asked = registered(node)
+    for cards in ((), (card(0),)):
+        node.write(*cards)
+        reader.read(SOON)
+    assert reader.wait_event(0.01) is None
+    assert registered(node) > asked
+    assert reader.wait_event(0.01) is None
+
+
+def registered(node: Node) -> int:
+    """Return how often the driver was asked to register a card."""
+    return (node.directory / "trace").read_text().count("nvmlDeviceRegisterEvents")
 
 
 def test_a_card_without_events(node: Node, readers: Readers) -> None:

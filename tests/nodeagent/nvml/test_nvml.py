@@ -224,7 +224,9 @@ def test_a_bad_card_hides_no_other(error: str, lost: bool, reason: str, node: No
 def test_a_card_that_is_lost_under_the_reading(node: Node, readers: Readers) -> None:
     """A card that still tells its name, but is lost at a later call, is lost."""
     node.write(card(0, error__nvmlDeviceGetMemoryInfo_v2="GPU_IS_LOST"))
-    found = one(readers([Gpu(uuid(0), memory_mib=5)]).read(SOON))
+    reader = readers()
+    reader.recall([Gpu(uuid(0), memory_mib=5)], lambda _: True)
+    found = one(reader.read(SOON))
     assert (found.lost, found.gpu.reason, found.gpu.memory_mib) == (True, "The driver has lost the card.", 5)
 
 
@@ -242,7 +244,9 @@ def test_a_card_that_is_gone(node: Node, readers: Readers) -> None:
     node.write(card(0), card(1))
     known = [each.gpu for each in reader.read(SOON).cards]
     node.write(card(1))
-    for each in (reader, readers(known)):
+    later = readers()
+    later.recall(known, lambda _: True)
+    for each in (reader, later):
         there, gone = sorted(each.read(SOON).cards, key=lambda card: card.lost)
         assert (there.gpu.uuid, there.gpu.index, there.lost) == (uuid(1), 0, False)
         assert (gone.gpu.uuid, gone.lost, gone.gpu.reason) == (uuid(0), True, "The card is gone.")
@@ -279,8 +283,9 @@ def test_a_call_that_hangs(node: Node, readers: Readers) -> None:
 def test_a_card_that_hangs_from_the_start(node: Node, readers: Readers) -> None:
     """A card whose first call hangs, which initialises it, is told of without a name."""
     node.write(card(0, delay_ms__nvmlDeviceGetHandleByIndex_v2=60_000), card(1))
-    known = [Gpu(uuid(0), memory_mib=81559)]
-    reading = readers(known).read(2.0)
+    reader = readers()
+    reader.recall([Gpu(uuid(0), memory_mib=81559)], lambda _: True)
+    reading = reader.read(2.0)
     assert reading.faults == ("Card 0 does not answer.",)
     assert [(each.gpu.uuid, each.lost) for each in reading.cards] == [(uuid(0), False), (uuid(1), False)]
 
