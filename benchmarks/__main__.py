@@ -11,20 +11,20 @@ try:
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
+
+    from benchmarks.ablation import ablation_command
+    from benchmarks.agent import agent_command
+    from benchmarks.bound import bound_command
+    from benchmarks.churn import churn_command
+    from benchmarks.latency import latency_command
+    from benchmarks.options import SEED, BadOption, Nodes, Pods, TraceFolder, fail, known_policies, trace_of
+    from benchmarks.page import page_command
+    from benchmarks.replay import Result, replay
+    from benchmarks.report import report_command
+    from benchmarks.traces import BadTrace, Trace
+    from scoring.policies import DEFAULT, POLICIES
 except ModuleNotFoundError as error:
     raise SystemExit(f"tessera-bench: {error.name} is missing: install tessera-gpu[bench].") from error
-
-from benchmarks.ablation import ablation_command
-from benchmarks.agent import agent_command
-from benchmarks.bound import bound_command
-from benchmarks.churn import churn_command
-from benchmarks.latency import latency_command
-from benchmarks.options import TraceFolder, fail
-from benchmarks.page import page_command
-from benchmarks.replay import Result, replay
-from benchmarks.report import report_command
-from benchmarks.traces import BadTrace, Trace, load, synthetic
-from scoring.policies import DEFAULT, POLICIES
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -37,27 +37,24 @@ def _commands() -> None:
 @app.command("replay")
 def replay_command(
     trace: TraceFolder = None,
-    pods: Annotated[str, typer.Option(help="Which pods of the folder: openb_pod_list_<PODS>.csv.")] = "default",
+    pods: Pods = None,
     policy: Annotated[str, typer.Option(help=f"One of {', '.join(sorted(POLICIES))}.")] = DEFAULT,
     order: Annotated[Path | None, typer.Option(help="Arrival order (.ord.gz).")] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Arrival order by seed; default 42 without --order.")
+        int | None, typer.Option(min=0, help=f"Arrival order by seed; default {SEED} without --order.")
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the synthetic trace.")] = 200,
+    nodes: Nodes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Offer a trace's pods to a policy and show allocation, failures and fragmentation by arrived load."""
-    if policy not in POLICIES:
-        fail(f"there is no policy {policy!r}; the policies are {', '.join(sorted(POLICIES))}.")
     if order is not None and seed is not None:
         fail("give --order or --seed, not both.")
-    if order is not None and trace is None:
-        fail("an --order needs the --trace whose pods it names.")
     if order is None and seed is None:
-        seed = 42
+        seed = SEED
     try:
-        found = synthetic(seed or 0, nodes) if trace is None else load(trace, pods, order=order, seed=seed)
-    except BadTrace as error:
+        known_policies([policy])
+        found = trace_of(trace, pods, seed=seed, nodes=nodes, order=order)
+    except (BadOption, BadTrace) as error:
         fail(str(error))
     result = _with_progress(found, policy, seed)
     if as_json:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.options import BadOption, TraceFolder, fail, seeds_of, traces_in
+from benchmarks.options import BadOption, Jobs, ManyPods, TraceFolder, fail, seeds_of, sources
 from benchmarks.replay import replay
 from benchmarks.report import ARRIVED, at, side_by_side
 from benchmarks.traces import BadTrace, load, synthetic
@@ -100,14 +100,19 @@ class _Task:
 
 def ablation_command(
     trace: TraceFolder = None,
-    pods: Annotated[list[str] | None, typer.Option(help="Default: all of the folder; or synthetic.")] = None,
+    pods: ManyPods = None,
     seeds: Annotated[str, typer.Option(help="42-44, or 42,43.")] = "42-44",
-    jobs: Annotated[int, typer.Option(help="Processes; -1: one a core.")] = -1,
+    jobs: Jobs = -1,
 ) -> None:
     """Replay traces with the default policy whole, and without one term at a time."""
     try:
-        names, over = pods or traces_in(trace), seeds_of(seeds)
-        tasks = [_Task(trace, name, variant, seed) for variant in VARIANTS for name in names for seed in over]
+        names, over = sources(trace, pods), seeds_of(seeds)
+        tasks = [
+            _Task(folder, name, variant, seed)
+            for variant in VARIANTS
+            for name, folder in names.items()
+            for seed in over
+        ]
         found = dict(side_by_side(tasks, "replays", jobs))
     except (BadTrace, BadOption) as error:
         fail(str(error))

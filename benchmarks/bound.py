@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.options import TraceFolder, fail
-from benchmarks.traces import BadTrace, load, synthetic
+from benchmarks.options import SEED, SYNTHETIC, BadOption, Nodes, Pods, TraceFolder, fail, trace_of
+from benchmarks.traces import BadTrace
 from extender.cluster.embedded import BadSnapshot, EmbeddedCluster
 from extender.node import Rules
 from extender.pod import FINISHED
@@ -22,11 +22,24 @@ from scoring.model import Fleet
 from scoring.workload import Workload
 
 REFERENCE: Final = "fgd"  # the policy that others are measured against
-SEED: Final = 42  # of the synthetic trace, as `tessera-bench replay` has it
 
 
 class BadResult(ValueError):
     """A file that is no result of a replay, or of another one; the message is one sentence that names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What bounds hold for: so many nodes and the pods of a trace. `seed`: that of a synthetic one, whose nodes and
+    pods it draws; None for files, whose bounds no seed changes."""
+
+    trace: str
+    nodes: int
+    seed: int | None
+
+    def __str__(self) -> str:
+        """Name it in a sentence."""
+        return f"{self.trace} ({self.nodes} nodes{'' if self.seed is None else f', seed {self.seed}'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +58,9 @@ class Reached:
 
 def bound_command(
     trace: TraceFolder = None,
-    pods: Annotated[str, typer.Option(help="Which pods of the folder: openb_pod_list_<PODS>.csv.")] = "default",
+    pods: Pods = None,
+    seed: Annotated[int | None, typer.Option(min=0, help=f"Of the synthetic trace; default {SEED}.")] = None,
+    nodes: Nodes = None,
     cluster: Annotated[
         Path | None, typer.Option(help="A cluster (YAML: Nodes, GPUNodes, Pods) instead of a trace.")
     ] = None,
@@ -59,16 +74,22 @@ def bound_command(
 ) -> None:
     """Bound the compute that any policy can allocate, in percent of all cards."""
     try:
-        name, fleet, workload = _instance(trace, pods) if cluster is None else (cluster.name, *snapshot(cluster))
+        if cluster is None:
+            of, fleet, workload = _of_trace(trace, pods, SEED if seed is None else seed, nodes)
+        elif any(option is not None for option in (pods, seed, nodes)):
+            raise BadOption("a --cluster has its own pods and nodes; leave --pods, --seed and --nodes out.")
+        else:
+            fleet, workload = snapshot(cluster)
+            of = Instance(cluster.name, len(fleet), None)
         found = bounds(fleet, workload, at_load)
-        reached = compare(results or (), name, at_load, found)
-    except (BadTrace, BadSnapshot, BadResult, NoCompute) as error:
+        reached = compare(results or (), of, at_load, found)
+    except (BadOption, BadTrace, BadSnapshot, BadResult, NoCompute) as error:
         fail(str(error))
     if as_json:
         rows = [asdict(one) for one in reached]
-        print(json.dumps({"trace": name, "load": at_load, **asdict(found), "results": rows}))
+        print(json.dumps({**asdict(of), "load": at_load, **asdict(found), "results": rows}))
     else:
-        _show(name, at_load, found, reached)
+        _show(of, at_load, found, reached)
 
 
 def gap_closed(policy: float, reference: float, bound: float) -> float | None:
@@ -100,7 +121,7 @@ def snapshot(path: Path) -> tuple[Fleet, Workload]:
     return state.fleet, state.workload
 
 
-def compare(results: Sequence[Path], trace: str, at_load: int, found: Bounds) -> list[Reached]:
+def compare(results: Sequence[Path], of: Instance, at_load: int, found: Bounds) -> list[Reached]:
     """Return what each policy reached at a load, in the order of the files.
 
     Raises
@@ -109,7 +130,7 @@ def compare(results: Sequence[Path], trace: str, at_load: int, found: Bounds) ->
     """
     by_policy: dict[str, list[float]] = {}
     for path in results:
-        policy, allocation = _read(path, trace, at_load)
+        policy, allocation = _read(path, of, at_load)
         by_policy.setdefault(policy, []).append(allocation)
     means = {policy: sum(values) / len(values) for policy, values in by_policy.items()}
     reference = means.get(REFERENCE)
@@ -125,29 +146,35 @@ def compare(results: Sequence[Path], trace: str, at_load: int, found: Bounds) ->
     ]
 
 
-def _read(path: Path, trace: str, at_load: int) -> tuple[str, float]:
+def _read(path: Path, of: Instance, at_load: int) -> tuple[str, float]:
     try:
         result = json.loads(path.read_text())
-        of, policy, allocation = result["trace"], str(result["policy"]), dict(result["allocation"])
+        seed = result["seed"] if result["trace"] == SYNTHETIC else None
+        replayed = Instance(result["trace"], result["nodes"], seed)
+        policy, curve = str(result["policy"]), dict(result["allocation"])
+        allocation = float(curve[str(at_load)]) if str(at_load) in curve else None
+        if allocation is not None and not 0 <= allocation <= 100:
+            raise ValueError(allocation)
     except OSError as error:
         raise BadResult(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise BadResult(f"{path} is no output of tessera-bench replay --json.") from error
-    if of != trace:
-        raise BadResult(f"{path} is a replay of {of}, not of {trace}.")
-    if str(at_load) not in allocation:
+    if replayed != of:
+        raise BadResult(f"{path} is a replay of {replayed}, not of {of}.")
+    if allocation is None:
         raise BadResult(f"{path} has no allocation at {at_load} % arrived.")
-    return policy, float(allocation[str(at_load)])
+    return policy, allocation
 
 
-def _instance(trace: Path | None, pods: str) -> tuple[str, Fleet, Workload]:
-    found = synthetic(SEED) if trace is None else load(trace, pods)
-    return found.name, found.fleet(), Workload(found.history)
+def _of_trace(trace: Path | None, pods: str | None, seed: int, nodes: int | None) -> tuple[Instance, Fleet, Workload]:
+    found = trace_of(trace, pods, seed=seed, nodes=nodes)
+    of = Instance(found.name, len(found.nodes), seed if found.name == SYNTHETIC else None)
+    return of, found.fleet(), Workload(found.history)
 
 
-def _show(name: str, at_load: int, found: Bounds, reached: Sequence[Reached]) -> None:
+def _show(of: Instance, at_load: int, found: Bounds, reached: Sequence[Reached]) -> None:
     console = Console()
-    table = Table(title=f"{name}, at most allocated at {at_load} % arrived")
+    table = Table(title=f"{of}, at most allocated at {at_load} % arrived")
     table.add_column("a policy that")
     table.add_column("% of all cards", justify="right")
     table.add_row("may refuse any pod (B)", f"{found.free_rejection:.2f}")

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bound import REFERENCE
-from benchmarks.options import BadOption, TraceFolder, fail, known_policies
+from benchmarks.options import BadOption, Jobs, Loads, Pods, TraceFolder, fail, known_policies, source
 from benchmarks.report import interval, side_by_side
 from benchmarks.traces import BadTrace, Trace, durations, load, synthetic
 from scoring.fit import fits, node_fits
@@ -309,16 +309,16 @@ def _run(folder: Path | None, pods: str, policy: str, seed: int, **how: Any) -> 
 
 def churn_command(
     trace: TraceFolder = None,
-    pods: Annotated[str, typer.Option(help="Whose shapes: openb_pod_list_<PODS>.csv.")] = "default",
+    pods: Pods = None,
     policy: Annotated[list[str] | None, typer.Option(help=f"Default: bestfit, {REFERENCE}, {DEFAULT}.")] = None,
-    load: Annotated[list[float] | None, typer.Option(help="GPU time offered / that of all cards.")] = None,
+    load: Loads = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 42 on.")] = 10,
     warm_up: Annotated[int, typer.Option(min=0, help="Arrivals before those that count.")] = WARM_UP,
     arrivals: Annotated[int, typer.Option(min=1, help="Arrivals that count.")] = ARRIVALS,
     lifetimes: Annotated[str, typer.Option(help=f"One of {', '.join(LIFETIMES)}.")] = "exponential",
     queue: Annotated[bool, typer.Option("--queue", help="A pod that fits nowhere waits.")] = False,
     given: Annotated[bool, typer.Option(help="The trace's pods are known as history.")] = True,
-    jobs: Annotated[int, typer.Option(help="Processes; -1: one a core.")] = -1,
+    jobs: Jobs = -1,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a run instead of a table.")] = False,
 ) -> None:
     """Let pods come and go at some loads, and show what each policy turns away, against FGD."""
@@ -327,8 +327,9 @@ def churn_command(
         policies = known_policies(policy or list(dict.fromkeys(("bestfit", REFERENCE, DEFAULT))))
         if lifetimes not in LIFETIMES:
             raise BadOption(f"there are no {lifetimes!r} lifetimes; there are {', '.join(LIFETIMES)}.")
+        shapes, folder = source(trace, pods)
         runs = [
-            partial(_run, trace, pods, name, seed, load=at, lifetimes=lifetimes, **how)
+            partial(_run, folder, shapes, name, seed, load=at, lifetimes=lifetimes, **how)
             for seed in range(42, 42 + seeds)
             for at in loads
             for name in policies

@@ -30,10 +30,10 @@ ZOOM: Final = 70  # percent arrived below which policies hardly differ
 Value = Callable[[str, str, int], float]  # of a trace and a policy at a percent arrived, to be drawn as a bar
 
 
-def draw(grouped: Grouped, cards: Mapping[str, int], folder: Path) -> list[Path]:
+def draw(grouped: Grouped, folder: Path) -> list[Path]:
     """Write the figures into a folder and return their paths: one a trace, bars of all traces, cards saved.
 
-    `cards`: how many each trace has. Cards are saved against FGD, if it ran on every trace.
+    Cards are saved against FGD, if it ran on every trace.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(REPRODUCIBLE):  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def draw(grouped: Grouped, cards: Mapping[str, int], folder: Path) -> list[Path]
             figures["packing-cards"] = _bars(
                 grouped,
                 f"cards in use more than with {REFERENCE}",
-                lambda t, p, k: cards_saved(grouped[t], p, k, cards[t]),
+                lambda t, p, k: cards_saved(grouped[t], p, k),
                 zero=True,
             )
         return [_save(figure, folder / f"{name}.svg") for name, figure in figures.items()]

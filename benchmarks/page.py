@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -91,7 +92,9 @@ def page_command(
     picture: Annotated[Path | None, typer.Option(help="Write a screenshot there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Measure the live page in headless Chromium; needs a Chromium."""
+    """Measure the live page in headless Chromium; needs a Chromium and playwright."""
+    if find_spec("playwright") is None:
+        fail("playwright is missing: install it beside tessera-gpu[bench].")
     try:
         browser = chromium()
     except LookupError as error:
@@ -175,7 +178,7 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str) -> None:
 
 def measure(url: str, browser: str, rounds: int, seconds: float, many: int, picture: Path | None = None) -> Shown:
     """Return what a browser saw of the page at a URL."""
-    from playwright.sync_api import sync_playwright  # of the development tools, which the other commands do without
+    from playwright.sync_api import sync_playwright  # of no extra: the other commands do without
 
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=browser) as chrome:
         paints = []

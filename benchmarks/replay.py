@@ -7,14 +7,18 @@ nowhere fails for good and still counts as arrived. Arrivals are binned by whole
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from typing import Final
 
 import numpy as np
 
 from benchmarks.traces import Trace
 from scoring.fragmentation import of_nodes
+from scoring.model import CARD
 from scoring.place import Board
 from scoring.policies import POLICIES, Policy, learn
 from scoring.workload import Workload
+
+LAST: Final = 130  # percent; a curve goes on to it, or as far as pods arrive
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Result:
     trace: str
     policy: str
     seed: int | None
+    nodes: int
+    cards: int
     pods: int
     failed_pods: int
     seconds: float
@@ -41,10 +47,11 @@ class Result:
 @dataclass(slots=True)
 class _Curve:
     """Values by exact arrived percent, averaged as the published tables are: of the three published measures each
-    is rounded at its own place, before or after the mean."""
+    is rounded at its own place, before or after the mean. `first`: the value before anything arrives."""
 
     value_digits: int
     mean_digits: int
+    first: float = 0.0
     arrived: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
@@ -53,15 +60,20 @@ class _Curve:
         self.values.append(round(value, self.value_digits))
 
     def binned(self, last: int) -> dict[str, float]:
-        """Return the mean of the values that arrived at each whole percent; an empty bin takes its neighbours'."""
+        """Return the mean of the values that arrived at each whole percent.
+
+        An empty bin takes its neighbours'; if they are empty too, the value before it stays.
+        """
         bins: dict[int, list[float]] = {}
         for arrived, value in zip(self.arrived, self.values, strict=True):
             bins.setdefault(round(arrived), []).append(value)
         out = {}
+        now = round(self.first, self.mean_digits)
         for k in range(last + 1):
             near = bins.get(k) or [v for n in (k - 1, k, k + 1) for v in bins.get(n, [])]
             if near:
-                out[str(k)] = round(sum(near) / len(near), self.mean_digits)
+                now = round(sum(near) / len(near), self.mean_digits)
+            out[str(k)] = now
         return out
 
 
@@ -86,7 +98,8 @@ def replay(
     typical, total = Workload(trace.history).typical(), trace.milli
     fragments = of_nodes(fleet, typical, np.arange(len(fleet)))
     used, arrived, failed = 0, 0, 0
-    allocation, ratio, amount = _Curve(2, 2), _Curve(2, 6), _Curve(9, 2)
+    idle = 100 * float(fragments.sum()) / total
+    allocation, ratio, amount = _Curve(2, 2), _Curve(2, 6, idle), _Curve(9, 2, idle)
     decisions: list[float] = []
     for done, demand in enumerate(trace.arrivals, 1):
         began = time.perf_counter()
@@ -111,11 +124,13 @@ def replay(
         amount.add(percent, 100 * fragmented / total)
         if done % 100 == 0:
             progress(done)
-    last = round(100 * arrived / total)
+    last = max(LAST, round(100 * arrived / total))
     return Result(
         trace.name,
         policy,
         seed,
+        len(trace.nodes),
+        total // CARD,
         len(trace.arrivals),
         failed,
         round(time.perf_counter() - start, 3),

@@ -5,14 +5,14 @@ interrupted report goes on where it was, and a change of one policy repeats that
 """
 
 import ast
-import csv
 import hashlib
 import importlib.util
 import inspect
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -27,17 +27,18 @@ from benchmarks.bound import REFERENCE, gap_closed
 from benchmarks.options import (
     SYNTHETIC,
     BadOption,
+    Jobs,
+    ManyPods,
     TraceFolder,
     fail,
     known_policies,
     one_name_each,
     seeds_of,
-    traces_in,
+    sources,
 )
 from benchmarks.replay import Result, replay
-from benchmarks.traces import NODES, BadTrace, Trace, load, synthetic
+from benchmarks.traces import NODES, BadTrace, Trace, load, rows, synthetic
 from scoring.bound import Bounds, NoCompute, bounds
-from scoring.model import CARD
 from scoring.policies import POLICIES
 from scoring.workload import Workload
 
@@ -59,14 +60,6 @@ Grouped = Mapping[str, Mapping[str, Sequence[Result]]]  # trace -> policy -> see
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A replay, and how many cards its fleet has."""
-
-    cards: int
-    result: Result
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
     """A replay to be made, as another process makes it. Without a folder the trace is synthetic."""
 
@@ -75,13 +68,17 @@ class Task:
     policy: str
     seed: int
 
-    def __call__(self) -> Run:
-        trace = self.trace()
-        return Run(trace.milli // CARD, replay(trace, self.policy, seed=self.seed))
+    def __call__(self) -> Result:
+        return replay(self.trace(), self.policy, seed=self.seed)
 
     def trace(self) -> Trace:
         """Return the trace to replay."""
         return synthetic(self.seed) if self.folder is None else load(self.folder, self.pods, seed=self.seed)
+
+    @property
+    def instance(self) -> tuple[str, int | None]:
+        """What bounds depend on: the pods, and if the trace is synthetic the seed that draws it."""
+        return self.pods, self.seed if self.folder is None else None
 
     def bounds(self) -> Bounds | None:
         """Return what no policy can exceed when all pods have arrived; None: nobody wants a card."""
@@ -159,9 +156,33 @@ def _call(index: int, task: Callable[[], Any]) -> tuple[int, Any]:
     return index, task()
 
 
-def run_all(tasks: Sequence[Task], kept: Path, jobs: int) -> list[Run]:
+def limits_of(tasks: Sequence[Task], jobs: int) -> dict[str, Bounds]:
+    """Return what no policy can exceed by trace, in the mean of the instances that the tasks replay.
+
+    A trace of which nobody wants a card has none.
+    """
+    first = {task.instance: task for task in reversed(tasks)}
+    done = dict(side_by_side([task.bounds for task in first.values()], "bounds", jobs))
+    found: dict[str, list[Bounds]] = {}
+    for i, (pods, _) in enumerate(first):
+        if (limit := done[i]) is not None:
+            found.setdefault(pods, []).append(limit)
+    return {pods: Bounds(*np.mean([astuple(limit) for limit in limits], axis=0)) for pods, limits in found.items()}
+
+
+def make_cache(kept: Path) -> Path:
+    """Return the folder in which replays are kept, made if it is not there; BadOption if it cannot be written."""
+    try:
+        (folder := kept.expanduser()).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadOption(f"{kept} cannot be a cache folder: {error.strerror}.") from error
+    if not os.access(folder, os.W_OK):
+        raise BadOption(f"{kept} cannot be a cache folder: nothing may be written there.")
+    return folder
+
+
+def run_all(tasks: Sequence[Task], kept: Path, jobs: int) -> list[Result]:
     """Return the tasks' results in their order: those in the cache folder `kept` from there, the others made."""
-    kept.mkdir(parents=True, exist_ok=True)
     files = [kept / task.key() for task in tasks]
     runs = {i: _read(file) for i, file in enumerate(files) if file.exists()}
     missing = [i for i in range(len(tasks)) if i not in runs]
@@ -171,15 +192,17 @@ def run_all(tasks: Sequence[Task], kept: Path, jobs: int) -> list[Run]:
     return [runs[i] for i in range(len(tasks))]
 
 
-def _read(file: Path) -> Run:
-    found = json.loads(file.read_text())
-    return Run(found["cards"], Result(**found["result"]))
+def _read(file: Path) -> Result:
+    try:
+        return Result(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadOption(f"{file} is damaged; delete it, and its replay is made again.") from error
 
 
-def _write(file: Path, run: Run) -> None:
+def _write(file: Path, run: Result) -> None:
     """Write a whole file or none: a reader never meets half of it."""
     part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps({"cards": run.cards, "result": run.result.as_json()}))
+    part.write_text(json.dumps(run.as_json()))
     part.replace(file)
 
 
@@ -201,49 +224,69 @@ def mean_at(runs: Sequence[Result], percent: int) -> float:
     return float(np.mean([at(run.allocation, percent) for run in runs]))
 
 
-def cards_saved(policies: Mapping[str, Sequence[Result]], policy: str, percent: int, cards: int) -> float:
-    """Return how many of a trace's cards a policy has in use more than the reference, at a percent arrived."""
-    return (mean_at(policies[policy], percent) - mean_at(policies[REFERENCE], percent)) / 100 * cards
+def cards_saved(policies: Mapping[str, Sequence[Result]], policy: str, percent: int) -> float:
+    """Return how many cards a policy has in use more than the reference at a percent arrived, mean of the seeds."""
+    return _in_use(policies[policy], percent) - _in_use(policies[REFERENCE], percent)
 
 
-def group(runs: Sequence[Run]) -> dict[str, dict[str, list[Result]]]:
+def _in_use(runs: Sequence[Result], percent: int) -> float:
+    return float(np.mean([at(run.allocation, percent) / 100 * run.cards for run in runs]))
+
+
+def group(runs: Sequence[Result]) -> dict[str, dict[str, list[Result]]]:
     """Return the results by trace and policy."""
     grouped: dict[str, dict[str, list[Result]]] = {}
     for run in runs:
-        grouped.setdefault(run.result.trace, {}).setdefault(run.result.policy, []).append(run.result)
+        grouped.setdefault(run.trace, {}).setdefault(run.policy, []).append(run)
     return grouped
 
 
 def published(folder: Path, seeds: Sequence[int]) -> dict[tuple[str, str], str]:
-    """Return the published allocation by trace and policy, the mean of these seeds (all, if it has none of them)."""
+    """Return the published allocation by trace and policy, the mean of these seeds (all, if it has none of them).
+
+    Raises
+    ------
+    BadTrace
+    """
     if not (folder / PUBLISHED).exists():
         return {}
-    rows: dict[tuple[str, str], list[dict[str, str]]] = {}
-    with (folder / PUBLISHED).open(newline="") as file:
-        for row in csv.DictReader(file):
-            policy = row["sc_policy"].partition("-")[2].lower()
-            rows.setdefault((row["workload"].removeprefix("openb_pod_list_"), policy), []).append(row)
+    by_key: dict[tuple[str, str], list[tuple[int, list[float]]]] = {}
+    for row in rows(folder / PUBLISHED):
+        try:
+            key, seed, allocated = _published(row)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise BadTrace(f"{folder / PUBLISHED} has a row that is no published result: {error}.") from error
+        by_key.setdefault(key, []).append((seed, allocated))
     out = {}
-    for key, found in rows.items():
-        same = [row for row in found if int(row["seed"]) in seeds] or found
-        out[key] = _three([float(np.mean([float(row[str(k)]) for row in same])) for k in ARRIVED])
+    for key, found in by_key.items():
+        same = [allocated for seed, allocated in found if seed in seeds] or [allocated for _, allocated in found]
+        out[key] = _three(np.mean(same, axis=0).tolist())
     return out
 
 
+def _published(row: Mapping[str, str]) -> tuple[tuple[str, str], int, list[float]]:
+    """Return a row's trace and policy, its seed, and the allocation at each of ARRIVED."""
+    key = row["workload"].removeprefix("openb_pod_list_"), row["sc_policy"].partition("-")[2].lower()
+    allocated = [float(row[str(percent)]) for percent in ARRIVED]
+    if not all(map(math.isfinite, allocated)):
+        raise ValueError(f"{allocated} are not all finite")
+    return key, int(row["seed"]), allocated
+
+
 def write(
-    runs: Sequence[Run], page: Path, *, limits: Mapping[str, Bounds], known: Mapping[tuple[str, str], str]
+    runs: Sequence[Result], page: Path, *, limits: Mapping[str, Bounds], known: Mapping[tuple[str, str], str]
 ) -> None:
     """Draw the figures into `figures/` beside a page, and put the tables and them between its marks."""
     from benchmarks.figures import draw  # drawing takes a second to load, which other commands need not wait for
 
     before, after = around(page)
-    drawn = draw(group(runs), _cards(runs), page.parent / "figures")
+    drawn = draw(group(runs), page.parent / "figures")
     text = markdown(runs, limits=limits, known=known, figures=[f"figures/{file.name}" for file in drawn])
     page.write_text(f"{before}\n\n{text}\n\n{after}")
 
 
 def markdown(
-    runs: Sequence[Run],
+    runs: Sequence[Result],
     *,
     limits: Mapping[str, Bounds],
     known: Mapping[tuple[str, str], str],
@@ -251,10 +294,11 @@ def markdown(
 ) -> str:
     """Return the tables, and the figures (paths as the page names them).
 
-    `limits`: what no policy exceeds at 130 %, by trace; `known`: what was published, by trace and policy.
+    `limits`: what no policy exceeds at 130 %, by trace, mean of the seeds; `known`: what was published, by trace and
+    policy.
     """
     grouped = group(runs)
-    seeds = sorted({str(run.result.seed) for run in runs})
+    seeds = sorted({str(run.seed) for run in runs})
     parts = [
         f"Means over the seeds {', '.join(seeds)}, made by `tessera-bench report`.",
         "GPU allocation at 130 % arrived, beside what no policy that places what fits can exceed (W), and none of "
@@ -262,14 +306,10 @@ def markdown(
         _overview(grouped, limits),
         f"Arrived is GPU demand as % of all cards. *To W* and *to N*: the part of the way there from {REFERENCE}, at "
         f"130 %. *Cards*: those in use more than with {REFERENCE}, at 100 and 130 %.",
-        "\n".join(_rows(grouped, _cards(runs), limits, known)),
+        "\n".join(_rows(grouped, limits, known)),
         *(f"![{Path(figure).stem}]({figure})" for figure in figures),
     ]
     return "\n\n".join(parts)
-
-
-def _cards(runs: Sequence[Run]) -> dict[str, int]:
-    return {run.result.trace: run.cards for run in runs}
 
 
 def _overview(grouped: Grouped, limits: Mapping[str, Bounds]) -> str:
@@ -282,9 +322,7 @@ def _overview(grouped: Grouped, limits: Mapping[str, Bounds]) -> str:
     return "\n".join(lines)
 
 
-def _rows(
-    grouped: Grouped, cards: Mapping[str, int], limits: Mapping[str, Bounds], known: Mapping[tuple[str, str], str]
-) -> Iterator[str]:
+def _rows(grouped: Grouped, limits: Mapping[str, Bounds], known: Mapping[tuple[str, str], str]) -> Iterator[str]:
     yield "| trace | policy | allocated % at 90 / 100 / 130 % | published | failed pods | to W | to N | cards |"
     yield "|---|---|---|---|---:|---:|---:|---:|"
     for trace, found in grouped.items():
@@ -295,7 +333,7 @@ def _rows(
             if policy != REFERENCE and REFERENCE in found:
                 ends = mean_at(runs, 130), mean_at(found[REFERENCE], 130)
                 to_w, to_n = [_percent(gap_closed(*ends, limit)) for limit in _w_and_n(limits, trace)] or ("", "")
-                saved = " / ".join(f"{cards_saved(found, policy, k, cards[trace]):+.0f}" for k in (100, 130))
+                saved = " / ".join(f"{cards_saved(found, policy, k):+.0f}" for k in (100, 130))
             beside = known.get((trace, policy), "")
             cells = (trace if i == 0 else "", policy, allocated, beside, failed, to_w, to_n, saved)
             yield f"| {' | '.join(cells)} |"
@@ -330,28 +368,24 @@ def around(page: Path) -> tuple[str, str]:
 
 def report_command(
     trace: TraceFolder = None,
-    pods: Annotated[list[str] | None, typer.Option(help="Default: all of the folder; or synthetic.")] = None,
+    pods: ManyPods = None,
     policy: Annotated[list[str] | None, typer.Option(help="Default: all, each under one name.")] = None,
     seeds: Annotated[str, typer.Option(help="42-51, or 42,43.")] = "42-51",
     kept: Annotated[Path, typer.Option("--cache", help="Where finished replays are kept.")] = CACHE,
     into: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Page; default: print.")] = None,
-    jobs: Annotated[int, typer.Option(help="Processes; -1: one a core.")] = -1,
+    jobs: Jobs = -1,
 ) -> None:
     """Replay all traces with all policies and seeds, and write tables and figures."""
     try:
         chosen, over = known_policies(policy or one_name_each()), seeds_of(seeds)
-        names = pods or traces_in(trace)
-        if into is not None:
-            around(into)  # before hours of work, not after
-        if trace is None and set(names) != {SYNTHETIC}:
-            raise BadOption(f"without --trace there are no pods but {SYNTHETIC}.")
-        folders = {name: None if name == SYNTHETIC else trace for name in names}
+        folders = sources(trace, pods)
         tasks = [Task(folder, name, p, seed) for name, folder in folders.items() for p in chosen for seed in over]
-        first = {task.pods: task.bounds for task in reversed(tasks)}
-        found = {list(first)[i]: limit for i, limit in side_by_side(list(first.values()), "bounds", jobs)}
-        limits = {name: limit for name, limit in found.items() if limit is not None}
-        runs = run_all(tasks, kept.expanduser(), jobs)
+        if into is not None:
+            around(into)  # before hours of work, not after, as the next two
         known = {} if trace is None else published(trace, over)
+        cache_folder = make_cache(kept)
+        limits = limits_of(tasks, jobs)
+        runs = run_all(tasks, cache_folder, jobs)
         if into is None:
             print(markdown(runs, limits=limits, known=known))
         else:

@@ -8,8 +8,9 @@ A folder is laid out as the openb benchmark of FGD (USENIX ATC'23): `nodes/openb
 import csv
 import gzip
 import random
+import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,8 @@ from scoring.model import CARD, WHOLE, Ask, Card, Demand, Fleet, Row, normal_mod
 NODES: Final = Path("nodes/openb_node_list_gpu_node.csv")
 SLOTS: Final = 1000  # a trace bounds no sharers, and no share is below a thousandth
 INFLATION: Final = 1.3  # arrivals in cards, as a multiple of the cards there are
+MOST_CARDS: Final = 1000  # of a node or a pod; a fleet's arrays are as wide as its largest node
+MOST: Final = 10**12  # of any other amount; sums of more could overflow
 
 
 class BadTrace(ValueError):
@@ -70,7 +73,7 @@ def load(folder: Path, pods: str, *, order: Path | None = None, seed: int | None
     ------
     BadTrace
     """
-    listed = folder / "pods" / f"openb_pod_list_{pods}.csv"
+    listed = list_of(folder, pods)
     nodes = {node.name: node for node in _read_nodes(folder / NODES)}
     demands = dict(_read_pods(listed))
     if not any(node.gpus for node in nodes.values()):
@@ -79,6 +82,8 @@ def load(folder: Path, pods: str, *, order: Path | None = None, seed: int | None
         raise BadTrace(f"{listed} has no pod that asks for a card.")
     if order is None and seed is not None and (given := folder / "orders" / f"{pods}_{seed}.ord.gz").exists():
         order = given
+    elif order is not None:
+        _refuse_order_of_others(order, folder, pods)
     if order is None:
         return _shuffled(pods, tuple(nodes.values()), tuple(demands.values()), seed or 0)
     pod_names, node_names = _read_order(order)
@@ -90,6 +95,11 @@ def load(folder: Path, pods: str, *, order: Path | None = None, seed: int | None
     return Trace(pods, ordered, arrivals, tuple(demands.values()))
 
 
+def list_of(folder: Path, pods: str) -> Path:
+    """Return the file of a folder that lists these pods."""
+    return folder / "pods" / f"openb_pod_list_{pods}.csv"
+
+
 def synthetic(seed: int, nodes: int = 200) -> Trace:
     """Return a made-up trace with the shape of openb's default demand: shares, single cards, few large pods."""
     draw = random.Random(seed)
@@ -99,8 +109,10 @@ def synthetic(seed: int, nodes: int = 200) -> Trace:
     )
     cards = CARD * sum(node.gpus for node in made)
     pods: list[Demand] = []
-    while sum(d.milli for d in pods) < 0.98 * cards:
+    asked = 0
+    while asked < 0.98 * cards:
         pods.append(_draw_pod(draw))
+        asked += pods[-1].milli
     return _shuffled("synthetic", made, tuple(pods), seed)
 
 
@@ -157,7 +169,8 @@ def _shuffled(name: str, nodes: tuple[Node, ...], pods: tuple[Demand, ...], seed
     return Trace(name, tuple(draw.sample(nodes, len(nodes))), tuple(arrivals), pods)
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+def rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV file by its first line; BadTrace if it is none."""
     try:
         with path.open(newline="") as file:
             yield from csv.DictReader(file)
@@ -167,24 +180,32 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         raise BadTrace(f"{path} is no CSV: {error}.") from error
 
 
+def _number(row: Mapping[str, str], column: str, most: int = MOST) -> int:
+    """Return a row's whole number from 0 to `most`; ValueError, KeyError or TypeError if there is none."""
+    if not 0 <= (value := int(row[column])) <= most:
+        raise ValueError(f"{column} is {value}, not from 0 to {most}")
+    return value
+
+
 def _read_nodes(path: Path) -> Iterable[Node]:
-    for row in _rows(path):
+    for row in rows(path):
         try:
-            yield Node(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
+            cpu, ram, gpus = _number(row, "cpu_milli"), _number(row, "memory_mib"), _number(row, "gpu", MOST_CARDS)
+            yield Node(row["sn"], cpu, ram, gpus, row["model"])
         except (KeyError, ValueError, TypeError) as error:
             raise BadTrace(f"{path} has a row that is no node: {error}.") from error
 
 
 def _read_pods(path: Path) -> Iterable[tuple[str, Demand]]:
-    for row in _rows(path):
+    for row in rows(path):
         try:
             yield (
                 row["name"],
                 _demand(
-                    int(row["cpu_milli"]),
-                    int(row["memory_mib"]),
-                    int(row["num_gpu"]),
-                    int(row["gpu_milli"]),
+                    _number(row, "cpu_milli"),
+                    _number(row, "memory_mib"),
+                    _number(row, "num_gpu", MOST_CARDS),
+                    _number(row, "gpu_milli", CARD),
                     row.get("gpu_spec") or "",
                 ),
             )
@@ -201,14 +222,26 @@ def durations(folder: Path, pods: str) -> tuple[float, ...]:
     ------
     BadTrace
     """
-    path = folder / "pods" / f"openb_pod_list_{pods}.csv"
+    path = list_of(folder, pods)
     ran: dict[str, float] = {}
-    for row in _rows(path):
+    for row in rows(path):
         try:
-            ran[row["name"]] = float(row["deletion_time"]) - float(row["scheduled_time"] or row["creation_time"])
+            seconds = float(row["deletion_time"]) - float(row["scheduled_time"] or row["creation_time"])
+            if not 0 <= seconds <= MOST:
+                raise ValueError(f"{row['name']} for {seconds:g} seconds")
+            ran[row["name"]] = seconds
         except (KeyError, ValueError, TypeError) as error:
             raise BadTrace(f"{path} does not tell how long its pods ran: {error}.") from error
+    if not any(ran.values()):
+        raise BadTrace(f"{path} has no pod that ran at all.")
     return tuple(ran.values())
+
+
+def _refuse_order_of_others(order: Path, folder: Path, pods: str) -> None:
+    """Raise BadTrace if a file's name says that it orders other pods of the folder, which may share their names."""
+    named = re.fullmatch(r"(.+)_\d+\.ord\.gz", order.name)
+    if named and named[1] != pods and list_of(folder, named[1]).exists():
+        raise BadTrace(f"{order} is an order of the pods {named[1]}, not of {pods}.")
 
 
 def _read_order(path: Path) -> tuple[list[str], list[str]]:

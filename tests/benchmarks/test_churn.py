@@ -208,6 +208,24 @@ def test_a_list_without_times_has_no_durations(tmp_path: Path) -> None:
         durations(tmp_path, "x")
 
 
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ("0,9,10", "p for -1 seconds"),
+        ("0,nan,5", "p for nan seconds"),
+        ("0,inf,5", "p for inf seconds"),
+        ("0,5,5", "has no pod that ran at all"),
+    ],
+)
+def test_times_that_cannot_be(tmp_path: Path, times: str, says: str) -> None:
+    """A pod does not end before it starts, or never; and one of them must have run."""
+    file = tmp_path / "pods" / "openb_pod_list_x.csv"
+    file.parent.mkdir()
+    file.write_text(f"name,creation_time,deletion_time,scheduled_time\np,{times}\n")
+    with pytest.raises(BadTrace, match=rf"openb_pod_list_x\.csv .*{says}\."):
+        durations(tmp_path, "x")
+
+
 # --- the command ---------------------------------------------------------------------------------------------
 
 
@@ -239,6 +257,13 @@ def test_the_command_prints_one_json_object_a_run() -> None:
     assert code == 0
     assert [(r["policy"], r["seed"]) for r in runs] == [("bestfit", 42), ("bestfit", 43), ("fgd", 42), ("fgd", 43)]
     assert all(r["queue"] and r["lifetimes"] == "lognormal" and "share" in r["classes"] for r in runs)
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_asked_for_twice_runs_once() -> None:
+    """A policy or a load that is named twice is one row, paired with FGD's as ever."""
+    code, text = run("--policy", "bestfit", "--load", "1.3", "--json")
+    assert (code, len(text.splitlines())) == (0, 4)
 
 
 @pytest.mark.parametrize("wrong", [("--policy", "best"), ("--lifetimes", "weibull"), ("--lifetimes", "trace")])

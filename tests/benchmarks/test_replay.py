@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.replay import _Curve, replay
-from benchmarks.traces import Trace, load, synthetic
-from scoring.model import Ask, Demand
+from benchmarks.traces import Node, Trace, load, synthetic
+from scoring.model import CARD, Ask, Demand
 from scoring.policies import POLICIES
 from tests.benchmarks.test_traces import folder
 from tests.builders import demand
@@ -54,6 +54,15 @@ def test_a_pod_that_fits_nowhere_has_arrived_and_failed() -> None:
     assert set(result.allocation.values()) == {0.0}
 
 
+def test_before_the_first_pod_the_fleet_is_empty() -> None:
+    """Until half a card arrives nothing is allocated, and the one card is no use to pods that want two."""
+    shape = demand(Ask(milli=500))
+    trace = Trace("x", (Node("n", 8000, 1024, 1, "A10"),), (shape,), (shape, demand(Ask(2, milli=1000))))
+    result = replay(trace, "bestfit")
+    assert (result.allocation["0"], result.allocation["50"], result.allocation["130"]) == (0.0, 50.0, 50.0)
+    assert result.fragmentation_ratio["0"] == result.fragmentation_amount["0"] == 50.0
+
+
 def test_progress_is_told_every_hundred_pods() -> None:
     """A replay says how far it is."""
     trace, told = synthetic(1, nodes=8), list[int]()
@@ -62,12 +71,22 @@ def test_progress_is_told_every_hundred_pods() -> None:
 
 
 def test_bins_by_hand() -> None:
-    """A value belongs to the nearest whole percent, an empty bin takes the mean of its neighbours, or stays out."""
+    """A value belongs to the nearest whole percent, an empty bin takes its neighbours' mean, or the last one."""
     curve = _Curve(2, 2)
     for arrived, value in ((0.2, 1.0), (0.4, 2.0), (1.6, 4.004), (2.4, 6.0), (5.5, 9.0), (6.5, 11.0)):
         curve.add(arrived, value)
     # Halves go to the even percent, as numpy's and Python's rounding has it: 5.5 and 6.5 are both 6.
-    assert curve.binned(8) == {"0": 1.5, "1": 3.25, "2": 5.0, "3": 5.0, "5": 10.0, "6": 10.0, "7": 10.0}
+    assert list(curve.binned(8).values()) == [1.5, 3.25, 5.0, 5.0, 5.0, 10.0, 10.0, 10.0, 10.0]
+    assert _Curve(2, 2, 7.0).binned(1) == {"0": 7.0, "1": 7.0}
+
+
+@pytest.mark.parametrize(("seed", "nodes"), [(43, 40), (1, 1)])
+def test_a_small_trace_has_every_percent(seed: int, nodes: int) -> None:
+    """Where a single pod is more than a percent, nothing arrives at some of them."""
+    result = replay(synthetic(seed, nodes), "bestfit", seed=seed)
+    for curve in (result.allocation, result.fragmentation_ratio, result.fragmentation_amount):
+        assert list(curve) == [str(percent) for percent in range(131)]
+    assert (result.nodes, result.cards) == (nodes, synthetic(seed, nodes).milli // CARD)
 
 
 # --- the published curves ------------------------------------------------------------------------------------

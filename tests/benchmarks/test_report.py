@@ -14,15 +14,15 @@ from benchmarks.replay import Result, replay
 from benchmarks.report import (
     BEGIN,
     END,
-    Run,
     Task,
+    limits_of,
     markdown,
     published,
     report_command,
     run_all,
     write,
 )
-from benchmarks.traces import synthetic
+from benchmarks.traces import BadTrace, synthetic
 from scoring.bound import Bounds
 from scoring.policies.bestfit import BestFit
 from scoring.policies.fgd import Fgd
@@ -37,10 +37,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "synthetic", lambda seed: synthetic(seed, nodes=12))
 
 
-def ran(policy: str, allocated: float, *, seed: int = 42, trace: str = "default", failed: int = 0) -> Run:
-    """Return a run of 1,000 cards that ends with so many percent of them allocated."""
+def ran(
+    policy: str, allocated: float, *, seed: int = 42, trace: str = "default", failed: int = 0, cards: int = 1000
+) -> Result:
+    """Return a run that ends with so many percent of the cards allocated."""
     curve = {str(k): min(float(k), allocated) for k in range(131)}
-    return Run(1000, Result(trace, policy, seed, 9, failed, 0.1, curve, curve, curve))
+    return Result(trace, policy, seed, 125, cards, 9, failed, 0.1, curve, curve, curve)
 
 
 def row(text: str, policy: str) -> list[str]:
@@ -66,7 +68,16 @@ def test_a_report_that_was_interrupted_goes_on_where_it_was(tmp_path: Path, monk
     runs = run_all(tasks, tmp_path, 1)
     assert made == [3]
     assert runs[1:] == first
-    assert [run.result.seed for run in runs] == [3, 1, 2]
+    assert [run.seed for run in runs] == [3, 1, 2]
+
+
+@pytest.mark.parametrize("content", ["", "{", "null", "{}", "\xff"])
+def test_a_kept_replay_that_is_damaged_is_named(tmp_path: Path, content: str) -> None:
+    """The sentence says which file to delete."""
+    task = Task(None, "synthetic", "bestfit", 1)
+    (tmp_path / task.key()).write_bytes(content.encode("latin-1"))
+    with pytest.raises(BadOption, match=f"{task.key()} is damaged; delete it"):
+        run_all([task], tmp_path, 1)
 
 
 def test_a_key_names_all_that_the_result_depends_on(tmp_path: Path) -> None:
@@ -113,6 +124,45 @@ def test_a_row_is_the_mean_of_its_seeds() -> None:
     cells = row(markdown(runs, limits={}, known={}), "bestfit")
     assert cells[2] == "90.00 / 91.50 / 91.50"
     assert cells[5:] == ["", "", "-5 / -5"]
+
+
+def test_a_synthetic_trace_is_held_against_the_mean_of_its_seeds_bounds(tmp_path: Path) -> None:
+    """Every seed draws other nodes and pods, so each has its own bounds."""
+    tasks = [Task(None, "synthetic", policy, seed) for policy in ("bestfit", "fgd") for seed in (42, 43)]
+    found = limits_of(tasks, 1)["synthetic"]
+    a, b = (task.bounds() for task in tasks[:2])
+    assert a is not None
+    assert b is not None
+    assert a.work_conserving != b.work_conserving
+    assert found.work_conserving == pytest.approx((a.work_conserving + b.work_conserving) / 2)
+    assert found.latest_failure == pytest.approx((a.latest_failure + b.latest_failure) / 2)
+    policies = ("--policy", "bestfit", "--policy", "fgd")
+    _, text = run(tmp_path, "--seeds", "42-43", *policies)
+    (line,) = (line for line in text.splitlines() if line.startswith("| synthetic | ") and " / " not in line)
+    assert line.endswith(f"| {found.work_conserving:.2f} | {found.latest_failure:.2f} |")
+
+
+def test_cards_are_those_of_each_seed() -> None:
+    """10 % of 1,000 cards and 20 % of 100: 100 and 20, 60 in the mean."""
+    runs = [
+        ran(policy, allocated, seed=seed, cards=cards)
+        for seed, cards, more in ((42, 1000, 10.0), (43, 100, 20.0))
+        for policy, allocated in (("fgd", 70.0), ("bestfit", 70.0 + more))
+    ]
+    assert row(markdown(runs, limits={}, known={}), "bestfit")[7] == "+60 / +60"
+
+
+@pytest.mark.parametrize("wrong", ["x", "", "nan"])
+def test_a_published_figure_that_is_no_number_is_refused(tmp_path: Path, wrong: str) -> None:
+    """The sentence names the file."""
+    (tmp_path / "published").mkdir()
+    file = tmp_path / module.PUBLISHED
+    file.write_text(f"workload,sc_policy,seed,90,100,130\nopenb_pod_list_default,06-FGD,42,90,{wrong},96\n")
+    with pytest.raises(BadTrace, match=r"discrete\.csv has a row that is no published result"):
+        published(tmp_path, [42])
+    file.write_text("workload,sc_policy,seed,90,100,130\nx\n")
+    with pytest.raises(BadTrace, match=r"discrete\.csv has a row that is no published result"):
+        published(tmp_path, [42])
 
 
 def test_published_figures_stand_beside_ours(tmp_path: Path) -> None:
@@ -215,6 +265,16 @@ def test_the_command_refuses_before_it_runs_anything(tmp_path: Path, wrong: tupl
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_cache_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    """A file is no folder, nor can it hold one."""
+    (tmp_path / "cache").write_text("")
+    for more in ((), ("--cache", str(tmp_path / "cache" / "below"))):
+        code, text = run(tmp_path, "--seeds", "1", "--policy", "bestfit", *more)
+        assert (code, "cannot be a cache folder" in text) == (2, True)
+
+
 def test_seeds_are_ranges_and_lists() -> None:
-    """Ranges include their ends."""
-    assert seeds_of("42-44,7") == [42, 43, 44, 7]
+    """Ranges include their ends, and no seed counts twice."""
+    assert seeds_of("42-44,7,43") == [42, 43, 44, 7]
+    with pytest.raises(BadOption, match="ends before it begins"):
+        seeds_of("7,51-42")

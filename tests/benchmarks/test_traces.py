@@ -1,11 +1,12 @@
 """Traces: read from files in openb's layout, or made up; what cannot be read is one sentence with the file in it."""
 
 import gzip
+import hashlib
 from pathlib import Path
 
 import pytest
 
-from benchmarks.traces import BadTrace, load, synthetic
+from benchmarks.traces import MOST, BadTrace, load, synthetic
 from scoring.model import CARD, Ask, Demand
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,8000,1024,2,A10\nn2,4000,512,1,T4\n"
@@ -75,6 +76,15 @@ def test_a_synthetic_trace() -> None:
 
 
 @pytest.mark.parametrize(
+    ("seed", "nodes", "digest"),
+    [(42, 200, "c2c5690ed15a1643"), (43, 40, "b9ab0e55f9d006ef"), (1, 1, "6d1832c5e7c58466")],
+)
+def test_a_synthetic_trace_stays_what_it_is(seed: int, nodes: int, digest: str) -> None:
+    """Results of a seed can be compared over releases."""
+    assert hashlib.sha256(repr(synthetic(seed, nodes)).encode()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize(
     ("nodes", "pods", "order", "says"),
     [
         pytest.param("sn,gpu\nn1,2\n", PODS, None, "has a row that is no node: 'cpu_milli'.", id="a column missing"),
@@ -105,6 +115,31 @@ def test_a_synthetic_trace() -> None:
         pytest.param(NODES.splitlines()[0], PODS, None, "has no node with a card.", id="no nodes"),
         pytest.param(NODES, PODS.splitlines()[0], None, "has no pod that asks for a card.", id="no pods"),
         pytest.param(NODES, PODS + "c\n", None, "not 'NoneType'.", id="a short row"),
+        pytest.param(NODES, PODS.replace("300", "-300"), None, "gpu_milli is -300, not from 0 to 1000.", id="a gift"),
+        pytest.param(
+            NODES, PODS.replace("300", "1001"), None, "gpu_milli is 1001, not from 0 to 1000.", id="a card+"
+        ),
+        pytest.param(
+            NODES, PODS.replace("1,300", "-1,300"), None, "num_gpu is -1, not from 0 to 1000.", id="-1 card"
+        ),
+        pytest.param(
+            NODES,
+            PODS.replace("1000,10", "-1000,10"),
+            None,
+            f"cpu_milli is -1000, not from 0 to {MOST}.",
+            id="-1 core",
+        ),
+        pytest.param(
+            NODES,
+            PODS.replace("1000,10", "1000,-10"),
+            None,
+            f"memory_mib is -10, not from 0 to {MOST}.",
+            id="-10 MiB",
+        ),
+        pytest.param(NODES.replace(",2,A", ",-2,A"), PODS, None, "gpu is -2, not from 0 to 1000.", id="-2 cards"),
+        pytest.param(
+            NODES.replace("8000", "9" * 23), PODS, None, f"{'9' * 23}, not from 0 to {MOST}.", id="too many cores"
+        ),
         pytest.param(NODES, PODS, "N n1\n", "has no line of pods (P name name ...).", id="an order of no pods"),
     ],
 )
@@ -114,6 +149,17 @@ def test_what_cannot_be_read(tmp_path: Path, nodes: str, pods: str, order: str |
         load(folder(tmp_path, nodes=nodes, pods=pods, order=order), "tiny", seed=1)
     assert str(refused.value).startswith(str(tmp_path))
     assert str(refused.value).endswith(says)
+
+
+def test_an_order_of_other_pods_is_refused(tmp_path: Path) -> None:
+    """Lists of a folder share names of pods, so the order of another one would run under a wrong name."""
+    root = folder(tmp_path)
+    order = (root / "orders/tiny_1.ord.gz").rename(root / "orders/big_1.ord.gz")
+    load(root, "tiny", order=order)
+    (root / "pods/openb_pod_list_big.csv").write_text(PODS)
+    with pytest.raises(BadTrace, match=r"big_1\.ord\.gz is an order of the pods big, not of tiny\."):
+        load(root, "tiny", order=order)
+    assert load(root, "big", order=order).name == "big"
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

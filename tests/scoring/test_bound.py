@@ -279,7 +279,8 @@ def run(*words: str | Path) -> str:
 def result(folder: Path, policy: str, allocation: float, trace: str = "synthetic") -> Path:
     """Write what a replay would print, as far as the command reads it."""
     path = folder / f"{policy}-{allocation}.json"
-    path.write_text(json.dumps({"trace": trace, "policy": policy, "allocation": {"130": allocation}}))
+    made = {"trace": trace, "seed": 42, "nodes": 200, "policy": policy, "allocation": {"130": allocation}}
+    path.write_text(json.dumps(made))
     return path
 
 
