@@ -33,6 +33,7 @@ from extender.cluster.vault import KubeVault
 from extender.controllers.certificates import SelfSigned
 from extender.controllers.evict import Evict
 from extender.controllers.nudge import Nudge
+from extender.controllers.overpromised import Overpromised
 from extender.controllers.silence import Silence
 from extender.controllers.status import Status
 from extender.controllers.totals import Totals
@@ -91,6 +92,7 @@ def main() -> None:
             Nudge(*parts, metrics=service.metrics),
             silence,
             status,
+            Overpromised(*parts),
         )
         if settings.evict != "never":
             evict = Evict(*parts, dry_run=settings.evict == "dry-run")

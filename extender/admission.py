@@ -14,7 +14,7 @@ from extender.app import BadBody, read_body
 from extender.metrics import Metrics
 from extender.webhook import Admission, BadReview, mutate, validate
 
-MOST_BYTES: Final = 16 << 20  # two objects of the 3 MiB that an API server takes at most, escaped
+MOST_BYTES: Final = 7 << 20  # an update's two objects, of the 3 MiB that an API server takes, with what it adds
 WEBHOOKS: Final = {"/mutate": mutate, "/validate": validate}
 
 

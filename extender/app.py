@@ -278,6 +278,8 @@ def _add_probes(app: FastAPI, service: Service) -> None:
         told.closed.clear()
         for reason in state.closed.values():
             told.closed.labels(reason).inc()
+        told.overpromised.set(sum(map(len, state.overpromised.values())))
+        told.outage.set(service.watch.outage())
         told.silence.set(service.watch.silence())
         told.circuit.set(service.is_away())
         told.leads.set(service.leads())

@@ -1,5 +1,6 @@
 """What people look at: who serves here, why a pod waits, and the page. Questions on the port of the metrics."""
 
+import time
 from collections.abc import Callable, Coroutine
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -17,15 +18,33 @@ PATHS: Final = ("/about", "/explain", *routes.PATHS)
 
 
 def add(
-    app: FastAPI, state: ClusterState, settings: Settings, refusal: Callable[[], str]
+    app: FastAPI,
+    state: ClusterState,
+    settings: Settings,
+    refusal: Callable[[], str],
+    clock: Callable[[], float] = time.time,
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """Serve them; return what has to run beside the service. `refusal`: why nothing can be told now, or ""."""
+    """Serve them; return what has to run beside the service.
+
+    `refusal`: why nothing can be told now, or "". `clock`: seconds since 1970.
+    """
 
     @app.get("/about")
     async def about() -> Response:
-        said = {"version": _version(), "policy": settings.policy, "refusal": refusal()}
         ours = state.rules.resources
-        return _json(said | {"resources": [ours.memory, ours.utilization, ours.share]})
+        return _json(
+            {
+                "version": _version(),
+                "policy": settings.policy,
+                "refusal": refusal(),
+                "resources": [ours.memory, ours.utilization, ours.share],
+                "namespace": settings.pod_namespace,
+                "agentNamespace": settings.agent_namespace,
+                "silentSeconds": settings.silent_seconds,
+                "port": settings.port,
+                "time": clock(),
+            }
+        )
 
     @app.get("/explain")
     async def why(pod: str = "") -> Response:

@@ -39,9 +39,19 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.overpromised = Gauge(
+            "tessera_overpromised_cards",
+            "Cards of which pods hold more than they can give; they take no others.",
+            registry=self.registry,
+        )
+        self.outage = Gauge(
+            "tessera_watch_outage_seconds",
+            "Time for which some watch has not been open; above stale_seconds, 30 by default, nothing is decided.",
+            registry=self.registry,
+        )
         self.silence = Gauge(
             "tessera_watch_silence_seconds",
-            "Time since the quietest watch last heard from the API server.",
+            "Time since the quietest watch last heard from the API server; a minute is nothing unusual.",
             registry=self.registry,
         )
 

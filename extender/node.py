@@ -8,7 +8,7 @@ from typing import Any, Final
 from contract.assignment import Assignment, Grant
 from contract.inventory import Gpu, Inventory
 from contract.names import OVERCOMMIT, WHOLE_GPUS, Resources
-from extender.pod import Holding, Request
+from extender.pod import Holding, Request, Share
 from extender.quantity import BadQuantity, quantity, to_count, to_mib, to_milli
 from extender.wire import Node
 from scoring.model import ABSENT, CARD, KINDS, Card, Fleet, Placement, Row, kind_of
@@ -17,6 +17,7 @@ BAD_OVERCOMMIT: Final = "the node's annotation tessera.gpu/overcommit is not a f
 BAD_RECORD: Final = "the assignment of a pod on the node cannot be read"
 LOST_CARD: Final = "a pod on the node holds a card that the node does not report"
 SILENT: Final = "the node's agent is silent"
+OVERPROMISED: Final = "its pods hold more of it than it can give"
 OTHER_PLUGIN: Final = "the node also advertises nvidia.com/gpu, whose plugin hands out the same cards"
 
 
@@ -90,7 +91,7 @@ def node_row(
 ) -> tuple[Row, str]:
     """Return a node as the Fleet has it with what is held there, and why it takes no GPU pod ("" if it does)."""
     closed = facts.closed or (SILENT if silent else "") or _closed_by_records(inventory, held)
-    factor = rules.overcommit if facts.overcommit is None else facts.overcommit
+    factor = _overcommit(facts, rules)
     cards = tuple(
         _card(gpu, [h for h in held if gpu.uuid in h.cards], factor, rules, offered=not closed)
         for gpu in inventory.gpus
@@ -98,6 +99,10 @@ def node_row(
     hosted = Counter(_kind(holding) for holding in held if holding.cards)
     cpu_left, ram_left = facts.cpu - sum(h.cpu_milli for h in held), facts.ram - sum(h.ram_mib for h in held)
     return Row(cards, facts.cpu, facts.ram, cpu_left, ram_left, tuple(hosted[kind] for kind in range(KINDS))), closed
+
+
+def _overcommit(facts: NodeFacts, rules: Rules) -> int:
+    return rules.overcommit if facts.overcommit is None else facts.overcommit
 
 
 def _kind(holding: Holding) -> int:
@@ -117,18 +122,37 @@ def _card(gpu: Gpu, held: list[Holding], factor: int, rules: Rules, *, offered: 
     Memory that a process of nobody we know uses is not offered. A card that is unhealthy, in MIG mode, or
     promised beyond its capacity takes nothing more.
     """
-    shares = [h.cards[gpu.uuid] for h in held]
     holders = tuple(sorted((h.namespace, h.private or rules.boundary) for h in held))
-    mib = max((gpu.memory_mib or 0) - gpu.reserved_mib - rules.headroom_mib, 0)
-    milli = CARD * factor // 1000
-    mib_left = mib - sum(s.mib for s in shares)
-    milli_left = milli - sum(s.milli for s in shares)
-    slots_left = rules.sharers - sum(max(rules.sharers, s.slots) if s.exclusive else s.slots for s in shares)
+    mib, milli, slots = gives = _gives(gpu, factor, rules)
+    mib_left, milli_left, slots_left = _left(gives, [h.cards[gpu.uuid] for h in held])
     beyond = min(mib_left, milli_left, slots_left) < 0
     if not offered or not gpu.healthy or gpu.mig or beyond:
-        return Card(gpu.uuid, gpu.model, mib, milli, rules.sharers, ABSENT, ABSENT, ABSENT, holders)
+        return Card(gpu.uuid, gpu.model, mib, milli, slots, ABSENT, ABSENT, ABSENT, holders)
     free = max(mib_left - gpu.foreign_mib, 0)
-    return Card(gpu.uuid, gpu.model, mib, milli, rules.sharers, free, milli_left, slots_left, holders)
+    return Card(gpu.uuid, gpu.model, mib, milli, slots, free, milli_left, slots_left, holders)
+
+
+def _gives(gpu: Gpu, factor: int, rules: Rules) -> tuple[int, int, int]:
+    """Return what a card can give: MiB, thousandths, places."""
+    mib = max((gpu.memory_mib or 0) - gpu.reserved_mib - rules.headroom_mib, 0)
+    return mib, CARD * factor // 1000, rules.sharers
+
+
+def _left(gives: tuple[int, int, int], shares: list[Share]) -> tuple[int, int, int]:
+    """Return what shares leave of that; below 0 where together they exceed it."""
+    mib, milli, slots = gives
+    taken = sum(max(slots, s.slots) if s.exclusive else s.slots for s in shares)
+    return mib - sum(s.mib for s in shares), milli - sum(s.milli for s in shares), slots - taken
+
+
+def overpromised(facts: NodeFacts, inventory: Inventory, held: list[Holding], rules: Rules) -> tuple[str, ...]:
+    """Return the UUIDs of a node's cards that cannot give what is held of them."""
+    factor = _overcommit(facts, rules)
+    return tuple(
+        gpu.uuid
+        for gpu in inventory.gpus
+        if min(_left(_gives(gpu, factor, rules), [h.cards[gpu.uuid] for h in held if gpu.uuid in h.cards])) < 0
+    )
 
 
 def offers_more(row: Row, than: Row) -> bool:

@@ -25,7 +25,7 @@ from typing import Final
 from contract.assignment import Assignment
 from contract.inventory import BadInventory, Inventory, decode
 from contract.names import ASSIGNMENT, Resources
-from extender.node import NodeFacts, Rules, node_facts, node_row, offers_more, record_of
+from extender.node import NodeFacts, Rules, node_facts, node_row, offers_more, overpromised, record_of
 from extender.nominated import Nominated, kept_for
 from extender.pod import FINISHED, Holding, Request, holding_of, holding_to_be, plain_demand, request_of
 from extender.request import BadDemand
@@ -60,6 +60,7 @@ class ClusterState:
         self.asks: dict[str, Request] = {}  # what they ask
         self.nominated = Nominated()
         self.closed: dict[str, str] = {}  # why nodes that are there take no GPU pod
+        self.overpromised: dict[str, tuple[str, ...]] = {}  # cards (UUIDs) that cannot give what is held, by node
         self.fleet = Fleet()
         self.workload = Workload()
         self._on_node: dict[str, set[str]] = {}
@@ -396,6 +397,18 @@ class ClusterState:
             self.closed[name] = now[1]
         else:
             self.closed.pop(name, None)
+        if over := self._overpromised(name, now[0]):
+            self.overpromised[name] = over
+        else:
+            self.overpromised.pop(name, None)
+
+    def _overpromised(self, name: str, row: Row) -> tuple[str, ...]:
+        """Return a node's cards that cannot give what is confirmed and assumed; room that is kept is no promise."""
+        facts, inventory = self.nodes.get(name), self.inventories.get(name)
+        if facts is None or inventory is None or all(card.slots_free >= 0 or not card.holders for card in row.cards):
+            return ()  # a card that is offered can give what is held of it
+        held = [h for uid in self._on_node.get(name, ()) if (h := self.holdings.get(uid) or self.assumed.get(uid))]
+        return overpromised(facts, inventory, held, self.rules)
 
     def _put(self, name: str, now: tuple[Row, str]) -> bool:
         """Write a row if it is another; return whether it is."""

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from contract.inventory import Gpu
 from nodeagent.use import CardUse
 
-PODS_PER_CARD: Final = 64
+PODS_PER_CARD: Final = 512  # the most that the setting `sharers` allows, and more pods than a node runs
 _MIB: Final = 1 << 20
 _CARD: Final = ("gpu_uuid",)
 _POD: Final = ("gpu_uuid", "namespace", "pod")

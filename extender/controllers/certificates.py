@@ -3,6 +3,7 @@
     nobody has one   --> whichever replica comes first writes it; the others read it
     a third is left  --> the leader writes the next one beside it, and the webhooks' configurations trust both
     a minute later   --> the leader puts the next one in its place, and every replica serves it once it has read it
+    nobody trusts it --> the leader lets it vouch for itself: somebody else wrote the Secret, without its CA
 
 So the API server trusts a certificate before anybody serves it, and the old one for as long as anybody may. Each is
 self-signed and vouches for itself alone: there is no CA whose key could sign others.
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
@@ -71,6 +73,9 @@ def due(kept: Kept | None, names: tuple[str, ...], now: datetime) -> Kept | None
         cert, key = make(names, now)
         return Kept(cert, key, cert, version=kept.version if kept else "")
     following = _usable(kept.next_cert, kept.next_key)
+    own = [one for one in (certificate, following) if one is not None]
+    if not all(_vouched(one, kept.bundle) for one in own):
+        return replace(kept, bundle=b"".join(one.public_bytes(Encoding.PEM) for one in own))
     if following is not None:
         if now < following.not_valid_before_utc + BACKDATED + ANNOUNCED:
             return None
@@ -80,7 +85,7 @@ def due(kept: Kept | None, names: tuple[str, ...], now: datetime) -> Kept | None
     if end - now >= (end - begin) / 3 and _names(certificate) == {_general(name) for name in names}:
         return None
     cert, key = make(names, now)
-    return replace(kept, bundle=kept.cert + cert, next_cert=cert, next_key=key)
+    return replace(kept, bundle=certificate.public_bytes(Encoding.PEM) + cert, next_cert=cert, next_key=key)
 
 
 def _general(name: str) -> x509.GeneralName:
@@ -104,6 +109,22 @@ def _usable(cert: bytes, key: bytes) -> x509.Certificate | None:
     except (ValueError, TypeError):
         return None
     return certificate if private.public_key() == certificate.public_key() else None
+
+
+def _vouched(certificate: x509.Certificate, bundle: bytes) -> bool:
+    """Say whether a certificate is in the bundle, or one that signed it."""
+    try:
+        return any(certificate == one or _signed(certificate, one) for one in x509.load_pem_x509_certificates(bundle))
+    except ValueError:
+        return False
+
+
+def _signed(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def _utc() -> datetime:
@@ -159,7 +180,7 @@ class SelfSigned:
         if wanted is None:
             return
         if await self.vault.write(wanted):  # if not, the next look shows whose came first
-            log.info("The webhooks' certificate, or the one that follows it, is new.")
+            log.info("What is kept of the webhooks' certificate is new.")
             if self.may_act():
                 await self.vault.trust(wanted.bundle)
         kept = await self.vault.read()

@@ -11,19 +11,18 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NoReturn
 
 try:
-    import msgspec
+    import msgspec  # noqa: F401  # here first, for one sentence in place of a traceback
 except ModuleNotFoundError as error:
     raise SystemExit(f"kubectl tessera: {error.name} is missing: install tessera-gpu[kubectl].") from error
 
-from contract.names import AGENTS, GROUP, PLURAL, Resources
+from contract.names import Resources
 from extender.kubectl.api import GPUNODES, UNFINISHED, Api, Unanswered, at_once, kubectl_of
 from extender.kubectl.quota import quotas
 from extender.kubectl.table import Report, shown
 from extender.kubectl.top import top_cards, top_nodes
-from extender.wire import AgentLease, GpuNode, Node, Pod
+from extender.wire import GpuNode, Pod
 
 EXTENDER: Final = "tessera-system/http:tessera-extender:probes"
-SYSTEM: Final = ("tessera-system", "kube-system")  # where a scheduler's configuration may be
 KINDS: Final = ("nodes", "cards", "pods", "namespaces")
 COMMANDS: Final = {
     "top": "what is promised and what is measured: of nodes, cards, pods or namespaces",
@@ -161,40 +160,10 @@ def _quota(api: Api, said: argparse.Namespace) -> Report:
 
 
 def _doctor(api: Api, said: argparse.Namespace) -> Report:
-    from extender.kubectl.doctor import Facts, diagnose
+    from extender.kubectl.doctor import diagnose
+    from extender.kubectl.facts import gather
 
-    registration = "/apis/admissionregistration.k8s.io/v1"
-    crd = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
-    leases = f"/apis/coordination.k8s.io/v1/namespaces/{AGENTS}/leases"
-    questions: dict[str, Callable[[], Any]] = {
-        "version": partial(api.object, "/version"),
-        "crd": partial(api.object, crd),
-        "gpu_nodes": partial(api.list, GpuNode, GPUNODES),
-        "nodes": partial(api.list, Node, "/api/v1/nodes"),
-        "pods": partial(api.list, Pod, "/api/v1/pods", **UNFINISHED),
-        "leases": partial(api.list, AgentLease, leases),
-        "webhooks": partial(api.list, dict[str, Any], f"{registration}/mutatingwebhookconfigurations"),
-        "policies": partial(api.list, dict[str, Any], f"{registration}/validatingadmissionpolicies"),
-        "config_maps": lambda: [
-            found
-            for namespace in SYSTEM
-            for found in api.list(dict[str, Any], f"/api/v1/namespaces/{namespace}/configmaps")
-        ],
-        "about": lambda: msgspec.json.decode(api.ask_extender("/about"), type=dict[str, Any]),
-    }
-    missing: dict[str, str] = {}
-
-    def ask(name: str) -> Any:
-        try:
-            return questions[name]()
-        except (Unanswered, msgspec.DecodeError) as error:
-            missing[name] = str(error)
-            return None
-
-    found = dict(zip(questions, at_once([partial(ask, name) for name in questions]), strict=True))
-    ours = (found["about"] or {}).get("resources")
-    resources = Resources(*ours) if ours else Resources()
-    return diagnose(Facts(said.clock(), said.version, missing=missing, resources=resources, **found))
+    return diagnose(gather(api, said.clock, said.version))
 
 
 def _version() -> str:

@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
@@ -18,6 +19,7 @@ T = TypeVar("T")
 SECONDS: Final = 30.0
 PAGE: Final = 5000  # objects in one answer, so that a cluster of 5,000 nodes is one
 GPUNODES: Final = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 UNFINISHED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 
@@ -36,12 +38,16 @@ class _Page(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """Questions to one cluster. `flags`: what kubectl was told about where it is; `extender`: where ours is."""
+    """Questions to one cluster. `flags`: what kubectl was told about where it is; `extender`: where ours is.
+
+    `account`: the file with a service account's namespace, which is there in a pod alone.
+    """
 
     kubectl: str = "kubectl"
     flags: tuple[str, ...] = ()
     extender: str = ""
     _run: Callable[..., "subprocess.CompletedProcess[bytes]"] = field(default=subprocess.run, repr=False)
+    account: Path = ACCOUNT
 
     def get(self, path: str, **query: str) -> bytes:
         """Return the body of an answer.
@@ -78,9 +84,21 @@ class Api:
             query["continue"] = page.metadata.more
 
     def namespace(self) -> str:
-        """Return the namespace of the context in force."""
-        said = self._kubectl("config", "view", "--minify", "-o", "jsonpath={..namespace}")
-        return said.decode().strip() or "default"
+        """Return kubectl's own choice: the namespace of the context, else the service account's, else `default`."""
+        try:
+            said = self._kubectl("config", "view", "--minify", "-o", "jsonpath={..namespace}").decode().strip()
+        except Unanswered:  # there is no context; if more is wrong, the next question tells
+            said = ""
+        return said or (self.account.read_text().strip() if self.account.is_file() else "default")
+
+    @property
+    def extender_namespace(self) -> str:
+        """The namespace of the extender's Service; "" if the extender is at a URL."""
+        return "" if self._at_url else self.extender.partition("/")[0]
+
+    @property
+    def _at_url(self) -> bool:
+        return self.extender.startswith(("http://", "https://"))
 
     def ask_extender(self, path: str, **query: str) -> bytes:
         """Return what the extender answers on its port for probes: through the API server, or at a URL.
@@ -89,7 +107,7 @@ class Api:
         ------
         Unanswered
         """
-        if self.extender.startswith(("http://", "https://")):
+        if self._at_url:
             return _fetch(f"{self.extender.rstrip('/')}{path}?{urlencode(query)}")
         namespace, _, service = self.extender.partition("/")
         return self.get(f"/api/v1/namespaces/{namespace}/services/{service}/proxy{path}", **query)

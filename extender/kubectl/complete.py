@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 from extender.kubectl.__main__ import parser
@@ -19,24 +19,38 @@ def main() -> None:
 
 def suggestions(words: Sequence[str], api: Api | None = None) -> list[str]:
     """Return what the last word may become."""
-    *before, last = words
+    before, last = [part for word in words[:-1] for part in _parts(word)], words[-1]
     commands = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001
     named = next((word for word in before if word in commands.choices), None)
     if named is None:
         return _starting(last, commands.choices)
     actions = commands.choices[named]._actions  # noqa: SLF001
     by_flag = {flag: action for action in actions for flag in action.option_strings}
-    previous = by_flag.get(before[-1])
-    if previous is not None and previous.nargs != 0:
+    takes = {flag: action for flag, action in by_flag.items() if action.nargs != 0}
+    if (previous := takes.get(before[-1])) is not None:
         if previous.dest == "namespace":
             return _starting(last, _of(api, before, "namespaces"))
         return _starting(last, previous.choices or ())
     if last.startswith("-"):
         return _starting(last, by_flag)
     free = next((a for a in actions if not a.option_strings and a.dest != "help"), None)
-    if free is None or named in before[:-1]:
+    if free is None or len(_free(before, takes)) > 1:  # the command itself, and its word
         return []
     return _starting(last, free.choices or _of(api, before, "pods"))
+
+
+def _parts(word: str) -> list[str]:
+    """Return `--flag=value` as two words."""
+    return word.split("=", 1) if word.startswith("--") else [word]
+
+
+def _free(words: Sequence[str], takes: Container[str]) -> list[str]:
+    """Return the words that are neither flags nor what a flag takes."""
+    return [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if not word.startswith("-") and before not in takes
+    ]
 
 
 def _starting(last: str, words: object) -> list[str]:

@@ -6,47 +6,31 @@ cards are not offered. What may not be read is a `warn` that says so: a check th
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Final
+from dataclasses import astuple
+from typing import Final
 
 import yaml
 
 from contract.inventory import BadInventory, decode
 from contract.names import GROUP, PLURAL, WHOLE_GPUS, Resources
+from extender.kubectl.facts import Facts, Object, seconds, written
 from extender.kubectl.table import Column, Report
 from extender.pod import holding_of
-from extender.wire import AgentLease, GpuNode, Node, Pod
 
 Check = tuple[str, str, str]  # what was looked at; ok, warn or fail; a sentence
-Object = Mapping[str, Any]
 
 LEAST: Final = (1, 30)  # ValidatingAdmissionPolicy is on by default from here
-SILENT_SECONDS: Final = 90
 SKEW_SECONDS: Final = 5.0
 SHOWN: Final = 3
 POLICIES: Final = ("tessera-assignment", "tessera-extender", "tessera-extender-nodes", "tessera-agent")
+SERVICE: Final = "tessera-extender."  # the host's name in a URL begins with it
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+VERBS: Final = {
+    "filterVerb": "pods come to nodes without room for them",
+    "prioritizeVerb": "pods are not packed",
+    "bindVerb": "pods get no card",
+}
 COLUMNS: Final = (Column("CHECK", "check"), Column("STATE", "state"), Column("FOUND", "found"))
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What was gathered; what could not be is None, and `missing` says why. `now`: this machine's clock, seconds."""
-
-    now: float
-    plugin: str = ""
-    version: Object | None = None
-    crd: Object | None = None
-    gpu_nodes: Sequence[GpuNode] | None = None
-    nodes: Sequence[Node] | None = None
-    pods: Sequence[Pod] | None = None
-    leases: Sequence[AgentLease] | None = None
-    webhooks: Sequence[Object] | None = None
-    policies: Sequence[Object] | None = None
-    config_maps: Sequence[Object] | None = None
-    about: Object | None = None  # the extender's own words
-    missing: Mapping[str, str] = field(default_factory=dict)
-    resources: Resources = field(default_factory=Resources)
 
 
 def diagnose(facts: Facts) -> Report:
@@ -85,11 +69,10 @@ def _versions(facts: Facts) -> Iterator[Check]:
         why = facts.missing.get("about", "no answer")
         yield "extender", "warn", f"it does not answer through the API server, so explain tells less: {why}"
         return
-    theirs = str(facts.about.get("version", ""))
-    same = theirs == facts.plugin
-    yield "versions", "ok" if same else "warn", f"extender {theirs}, plugin {facts.plugin}"
-    refusal = str(facts.about.get("refusal") or "")
-    yield "extender", "fail" if refusal else "ok", refusal or f"it answers, and packs by {facts.about.get('policy')}"
+    same = facts.about.version == facts.plugin
+    yield "versions", "ok" if same else "warn", f"extender {facts.about.version}, plugin {facts.plugin}"
+    refusal = facts.about.refusal
+    yield "extender", "fail" if refusal else "ok", refusal or f"it answers, and packs by {facts.about.policy}"
 
 
 def _crd(facts: Facts) -> Iterator[Check]:
@@ -127,24 +110,37 @@ def _inventories(facts: Facts) -> Iterator[Check]:
 def _agents(facts: Facts) -> Iterator[Check]:
     """Find agents that fell silent, never beat, or whose clock differs from the API server's.
 
-    A Lease has both clocks: the agent's in renewTime, the API server's in its managed fields.
+    A Lease has both clocks: the agent's in renewTime, the API server's in its managed fields. One of a node without a
+    GPUNode says nothing: it stays when a node is taken out, until the Node goes.
     """
     if facts.leases is None:
         yield _unseen(facts, "agents", "leases")
         return
-    beats = {lease.metadata.name: _seconds(lease.spec.renew_time) for lease in facts.leases}
-    last = {lease.metadata.name: _written(lease) for lease in facts.leases}
-    now = max([facts.now, *last.values()]) if facts.now else max(last.values(), default=0.0)
-    silent = sorted(name for name, at in last.items() if now - at > SILENT_SECONDS)
-    without = sorted({n.metadata.name for n in facts.gpu_nodes or ()} - beats.keys())
+    ours = None if facts.gpu_nodes is None else {node.metadata.name for node in facts.gpu_nodes}
+    leases = {lease.metadata.name: lease for lease in facts.leases if ours is None or lease.metadata.name in ours}
+    beats = {name: seconds(lease.spec.renew_time) for name, lease in leases.items()}
+    last = {name: written(lease) for name, lease in leases.items()}
+    limit, now = facts.installed.silent_seconds, max([facts.now, *last.values()])
+    silent = sorted(name for name, at in last.items() if now - at > limit)
     if silent:
-        yield "agents", "fail", f"{len(silent)} of {len(beats)} were silent for {SILENT_SECONDS} s: {_names(silent)}"
+        yield "agents", "fail", f"{len(silent)} of {len(beats)} were silent for {limit:g} s: {_names(silent)}"
     elif beats:
         yield "agents", "ok", f"{len(beats)} agents beat"
-    if without:
-        yield "agents", "warn", f"no heartbeat for {_names(without)}: their cards are offered without one"
+    if without := sorted((ours or set()) - beats.keys()):
+        yield "agents", "warn", f"no heartbeat for {_names(without)}: {_unheard(facts)}"
+    yield from _clocks(beats, last)
+
+
+def _unheard(facts: Facts) -> str:
+    if facts.about is None:
+        return f"none in {facts.installed.agent_namespace}, and the extender does not tell where it looks"
+    return "their cards are offered without one"
+
+
+def _clocks(beats: Mapping[str, float], last: Mapping[str, float]) -> Iterator[Check]:
+    """Compare the agents' clocks with the API server's."""
     skew = {name: abs(beats[name] - last[name]) for name in beats if beats[name] and last[name]}
-    wrong = sorted(name for name, seconds in skew.items() if seconds > SKEW_SECONDS)
+    wrong = sorted(name for name, off in skew.items() if off > SKEW_SECONDS)
     if skew:
         found = f"{len(wrong)} agents' clocks are more than {SKEW_SECONDS:g} s off: {_names(wrong)}"
         yield (
@@ -152,12 +148,6 @@ def _agents(facts: Facts) -> Iterator[Check]:
             "warn" if wrong else "ok",
             found if wrong else "the agents' and the API server's agree",
         )
-
-
-def _written(lease: AgentLease) -> float:
-    """Return when the API server last took a write of a Lease, by its clock; by the agent's if it does not say."""
-    times = [_seconds(entry.time) for entry in lease.metadata.managed_fields or ()]
-    return max(times, default=0.0) or _seconds(lease.spec.renew_time)
 
 
 def _nodes(facts: Facts) -> Iterator[Check]:
@@ -246,7 +236,12 @@ def _scheduler(facts: Facts) -> Iterator[Check]:
     if facts.config_maps is None:
         yield _unseen(facts, "scheduler", "config_maps")
         return
-    found = [(where, extender, said) for where, said in _configurations(facts.config_maps) for extender in _of(said)]
+    found = [
+        (where, extender, said)
+        for where, said in _configurations(facts.config_maps)
+        for extender in said.get("extenders") or ()
+        if _is_ours(extender, facts)
+    ]
     if not found:
         yield "scheduler", "warn", "no ConfigMap has a configuration with our extender: it may be a file on a host"
     for where, extender, said in found:
@@ -267,33 +262,35 @@ def _configurations(config_maps: Sequence[Object]) -> Iterator[tuple[str, Object
                 yield f"{item['metadata']['namespace']}/{item['metadata']['name']}, {key}", said
 
 
-def _of(configuration: Object) -> Iterator[Object]:
-    """Yield the extenders of a configuration that have all verbs of ours."""
-    for extender in configuration.get("extenders") or ():
-        if extender.get("filterVerb") and extender.get("bindVerb"):
-            yield extender
+def _is_ours(extender: Object, facts: Facts) -> bool:
+    """Say whether an extender of a configuration is Tessera's: by what it manages, or by where it is."""
+    if _managed(extender).keys() & set(astuple(facts.resources)):
+        return True
+    place = str(extender.get("urlPrefix")).partition("://")[2].partition("/")[0]
+    return place.startswith(SERVICE) or place in [f"{host}:{facts.installed.port}" for host in LOOPBACK]
+
+
+def _managed(extender: Object) -> dict[str, bool]:
+    """Return whether kube-scheduler ignores a resource, for each that is managed."""
+    entries = extender.get("managedResources") or ()
+    return {str(entry.get("name")): bool(entry.get("ignoredByScheduler")) for entry in entries}
 
 
 def _wrong(extender: Object, configuration: Object, resources: Resources) -> Iterator[str]:
-    managed = {str(entry.get("name")) for entry in extender.get("managedResources") or ()}
-    ours = {resources.memory, resources.utilization, resources.share}
-    if managed and not ours <= managed:
-        yield f"managedResources lacks {', '.join(sorted(ours - managed))}"
+    managed, ours = _managed(extender), set(astuple(resources))
+    if managed and not ours <= managed.keys():
+        yield f"managedResources lacks {', '.join(sorted(ours - managed.keys()))}"
+    if ignored := sorted(name for name in ours if managed.get(name)):
+        yield f"ignoredByScheduler is true for {', '.join(ignored)}: kube-scheduler does not count what pods take"
+    for verb, what in VERBS.items():
+        if not extender.get(verb):
+            yield f"{verb} is missing: {what}"
     if not extender.get("nodeCacheCapable"):
         yield "nodeCacheCapable is not true"
     if extender.get("ignorable"):
         yield "ignorable is true: a pod may be bound without a card"
-    if not extender.get("prioritizeVerb"):
-        yield "prioritizeVerb is missing: pods are not packed"
     if configuration.get("percentageOfNodesToScore") != 100:
         yield "percentageOfNodesToScore is not 100: nodes outside of the sample are never asked about"
-
-
-def _seconds(time: str) -> float:
-    try:
-        return datetime.fromisoformat(time).timestamp()
-    except ValueError:
-        return 0.0
 
 
 _CHECKS: Final = (

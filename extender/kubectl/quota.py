@@ -5,17 +5,25 @@ from typing import Any, Final
 
 from contract.names import WHOLE_GPUS, Resources
 from extender.kubectl.table import Column, Report
-from extender.quantity import BadQuantity, quantity, to_mib
+from extender.kubectl.top import percent_of
+from extender.quantity import BadQuantity, to_count, to_mib
 from extender.words import mib
 
 REQUESTS: Final = "requests."
+
+
+def _memory(mebibytes: int) -> str:
+    return f"-{mib(-mebibytes)}" if mebibytes < 0 else mib(mebibytes)
+
+
+_UNITS: Final = {"MiB": _memory, "Percent": percent_of}
 COLUMNS: Final = (
     Column("NAMESPACE", "namespace"),
     Column("QUOTA", "quota"),
     Column("RESOURCE", "resource"),
-    Column("USED", "used", right=True),
-    Column("HARD", "hard", right=True),
-    Column("LEFT", "left", right=True),
+    Column("USED", "used", right=True, units=_UNITS),
+    Column("HARD", "hard", right=True, units=_UNITS),
+    Column("LEFT", "left", right=True, units=_UNITS),
     Column("NOTE", "note"),
 )
 
@@ -47,23 +55,23 @@ def _note(key: str, ours: tuple[str, ...]) -> str | None:
 
 
 def _row(meta: Mapping[str, Any], key: str, used: Any, hard: Any, note: str, resources: Resources) -> dict[str, Any]:
-    memory = key == REQUESTS + resources.memory
-    try:
-        left = quantity(hard) - quantity(used)
-    except BadQuantity:
-        left = None
-    shown = _memory if memory else str
+    bare = key.removeprefix(REQUESTS).removeprefix("limits.")
+    unit = {resources.memory: "MiB", resources.utilization: "Percent"}.get(bare, "")
+    taken, most = _whole(used, unit), _whole(hard, unit)
     return {
         "namespace": meta["namespace"],
         "quota": meta["name"],
         "resource": key,
-        "used": shown(used),
-        "hard": shown(hard),
-        "left": "" if left is None or note else shown(str(left)),
+        f"used{unit}": taken,
+        f"hard{unit}": most,
+        f"left{unit}": None if note or taken is None or most is None else most - taken,
         "note": note,
     }
 
 
-def _memory(value: Any) -> str:
-    amount = to_mib(value)
-    return f"-{mib(-amount)}" if amount < 0 else mib(amount)
+def _whole(value: Any, unit: str) -> int | None:
+    """Return a quantity in a unit, None if it is none."""
+    try:
+        return to_mib(value) if unit == "MiB" else to_count(value)
+    except BadQuantity:
+        return None

@@ -14,13 +14,23 @@ GAP: Final = "   "
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head, the value it shows and how; `wide`: with -o wide alone; `right`: a number."""
+    """A column: its head, the value it shows and how; `wide`: with -o wide alone; `right`: a number.
+
+    `units`: of values in different units, how each is shown; the unit stands at the end of the row's key.
+    """
 
     head: str
     key: str
     show: Callable[[Any], str] = str
     wide: bool = False
     right: bool = False
+    units: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+
+    def cell(self, row: Row) -> str:
+        """Return what a row shows in this column."""
+        unit = next((unit for unit in self.units if self.key + unit in row), "")
+        value = row[self.key + unit]
+        return NONE if value in (None, "", []) else self.units.get(unit, self.show)(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ def shown(report: Report, output: str, *, colours: bool = False) -> str:
 
 def _table(columns: Sequence[Column], rows: Sequence[Row], *, colours: bool) -> list[str]:
     cells = [[column.head for column in columns]]
-    cells += [[NONE if row[c.key] in (None, "", []) else c.show(row[c.key]) for c in columns] for row in rows]
+    cells += [[column.cell(row) for column in columns] for row in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     lines = []
     for line in cells:

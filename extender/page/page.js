@@ -66,7 +66,7 @@ function changed() {
   const ratio = (part, all) => percent(all ? 1000 * part / all : 0);
   byId("sums").textContent = `${nodes.length} nodes, ${cards} cards; memory ${ratio(promised, has)} of ${mib(has)}, compute ${ratio(given, can)} promised`;
   showTenants(totals, colours, chosen[2], choose);
-  if (before) {
+  if (here) {
     const now = nodes.findIndex((node) => node[0] === before);
     here = now < 0 ? null : [now, Math.min(here[1], nodes[now][2].length - 1)];
   }
@@ -169,7 +169,13 @@ function move(nodesBy, cardsBy, linesBy = 0) {
     else if (card >= nodes[node][2].length && node + 1 < nodes.length) [node, card] = [node + 1, 0];
     node = Math.min(Math.max(node + nodesBy, 0), nodes.length - 1);
   }
-  look([node, Math.min(Math.max(card, 0), nodes[node][2].length - 1)]);
+  go(node, Math.min(Math.max(card, 0), nodes[node][2].length - 1));
+}
+
+// Look at a card, and bring it into view.
+function go(node, card) {
+  if (!nodes.length) return;
+  look([node, card]);
   const {y} = plan.lines[lineOf(plan, node)[0]];
   if (y < scroller.scrollTop) scroller.scrollTop = y;
   if (y + plan.step > scroller.scrollTop + scroller.clientHeight) scroller.scrollTop = y + plan.step - scroller.clientHeight;
@@ -183,7 +189,7 @@ function resize(by) {
 const KEYS = {
   ArrowRight: () => move(0, 1), ArrowLeft: () => move(0, -1), ArrowDown: () => move(0, 0, 1), ArrowUp: () => move(0, 0, -1),
   PageDown: () => move(0, 0, 10), PageUp: () => move(0, 0, -10),
-  Home: () => { here = [0, 0]; move(0, 0); }, End: () => { here = [nodes.length - 1, 0]; move(0, 0); },
+  Home: () => go(0, 0), End: () => go(nodes.length - 1, 0),
   "+": () => resize(1), "=": () => resize(1), "-": () => resize(-1), 0: () => resize(0),
 };
 

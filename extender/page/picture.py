@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from contract.inventory import Inventory
+from contract.inventory import Gpu, Inventory
 from extender import wire
 from extender.explain import explain
+from extender.node import OVERPROMISED
 from extender.page.history import Sample
 from extender.pod import Request
 from extender.state import ClusterState
@@ -179,7 +180,7 @@ def view(state: ClusterState, name: str) -> NodeView:
             gpu.model,
             mib[c],
             milli[c],
-            "" if gpu.healthy and not gpu.mig else gpu.reason or ("in MIG mode" if gpu.mig else "unhealthy"),
+            _reason(gpu, over=gpu.uuid in state.overpromised.get(name, ())),
             gpu.used_mib,
             gpu.utilization,
             gpu.foreign_mib,
@@ -188,3 +189,10 @@ def view(state: ClusterState, name: str) -> NodeView:
         for c, gpu in enumerate(inventory.gpus)
     ]
     return NodeView(name, state.closed.get(name, ""), cards)
+
+
+def _reason(gpu: Gpu, *, over: bool) -> str:
+    """Return why a card takes nothing, whatever its node says; "" if it may."""
+    if not gpu.healthy or gpu.mig:
+        return gpu.reason or ("in MIG mode" if gpu.mig else "unhealthy")
+    return OVERPROMISED if over else ""

@@ -6,6 +6,7 @@ import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser
 
 from benchmarks.page import extender, write
@@ -101,12 +102,24 @@ def test_cards_are_reached_by_keyboard(view: View) -> None:
     assert "card 7" in view.text("#card")
     view.page.keyboard.press("End")
     assert view.run("tessera.here()[0]") == NODES - 1
+    assert f"{view.run(f'tessera.nodes()[{NODES - 1}][0]')}, card 0" in view.text("#card")
     view.page.keyboard.press("Home")
     assert view.run("tessera.here()") == [0, 0]
     view.page.keyboard.press("0")
     cell = view.run("tessera.plan().cell")
     view.page.keyboard.press("-")
     assert view.run("tessera.plan().cell") < cell
+
+
+@pytest.mark.parametrize("key", ["Home", "End", "ArrowRight", "PageDown"])
+def test_no_key_breaks_an_empty_map(view: View, key: str) -> None:
+    """When a filter that let nothing through is lifted, everything is there again."""
+    view.page.get_by_label("Node").fill("nobody")
+    view.page.locator("#canvas").press(key)
+    assert view.run("tessera.here()") is None
+    view.page.get_by_label("Node").fill("")
+    assert sums(view) == (NODES, 8 * NODES)
+    assert view.run("tessera.plan().lines.length") > 0
 
 
 def test_filters(view: View) -> None:

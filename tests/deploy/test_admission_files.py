@@ -75,6 +75,19 @@ def test_policies_know_the_names_of_the_code() -> None:
         assert names.devices_key(long).startswith(f"{names.DEVICES}.{long[:40]}-")
 
 
+def test_the_quota_looks_at_every_way_to_take_a_card_without_its_memory() -> None:
+    """By number or by utilization alone: in who is looked at, and in whose memory is missed."""
+    policy = documents("admission/quota.yaml")[0]["spec"]
+    (unsaid,) = [v["expression"] for v in policy["variables"] if v["name"] == "unsaid"]
+    resources = names.Resources()
+    takes = (
+        f'["{resources.share}", "{resources.utilization}"].exists(name,'
+        ' quantity(c.?resources.?limits[?name].orValue("0")).isGreaterThan(quantity("0")))'
+    )
+    for expression in (policy["matchConditions"][0]["expression"], unsaid):
+        assert takes in plain(expression)
+
+
 def test_every_policy_denies() -> None:
     """Each has a binding of its name, denies, and refuses if it cannot be evaluated."""
     for path in FILES:

@@ -100,9 +100,8 @@ def test_crd_lets_newer_agents_say_more(crd: dict[str, Any], status: dict[str, A
 
 
 def test_to_evict_takes_more_rights_that_are_given_apart() -> None:
-    """Events and evictions alone, for the extender's own account."""
+    """Evictions alone, for the extender's own account."""
     assert document("rbac/evict.yaml", "ClusterRole")["rules"] == [
-        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
     ]
     mine, main = (document(f"rbac/{name}.yaml", "ClusterRoleBinding") for name in ("evict", "extender"))
@@ -111,7 +110,7 @@ def test_to_evict_takes_more_rights_that_are_given_apart() -> None:
 
 
 def test_extender_has_these_rights_and_no_others() -> None:
-    """The extender reads three kinds, binds, wakes pods and advertises totals; a change is a decision to look at."""
+    """It reads three kinds, binds, wakes pods, advertises totals, writes Events; a change is a decision to see."""
     assert document("rbac/extender.yaml", "ClusterRole")["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
@@ -119,6 +118,7 @@ def test_extender_has_these_rights_and_no_others() -> None:
         {"apiGroups": [""], "resources": ["pods", "nodes/status"], "verbs": ["patch"]},
         {"apiGroups": ["tessera.gpu"], "resources": ["gpunodes"], "verbs": ["list", "watch"]},
         {"apiGroups": ["tessera.gpu"], "resources": ["gpunodes/status"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
         {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
     ]
     kinds = [document["kind"] for document in documents("rbac/extender.yaml")]

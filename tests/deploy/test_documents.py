@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,20 @@ PROGRAMS: Final = ("tessera-extender", "tessera-agent", "tessera-bench")
 FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STARTS: Final = ("make", "kubectl", "helm", "python", "docker", "curl", "kill", "uv", "pipx", *PROGRAMS)
 
+# By the module of a program, its extra.
+PARTS: Final = {"extender": "extender", "nodeagent": "agent", "benchmarks": "bench", "extender.kubectl": "kubectl"}
+# Runs a module's --help as if only some distributions were installed.
+ALONE: Final = """
+import re, runpy, sys
+from importlib.metadata import packages_distributions
+module, *names = sys.argv[1:]
+for top, owners in packages_distributions().items():
+    if not {re.sub("[-_.]+", "-", owner).lower() for owner in owners} & {"tessera-gpu", *names}:
+        sys.modules[top] = None
+sys.argv = [module, "--help"]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
 # The test that runs a command, by its first words; what stands in COMMANDS runs on a cluster. Where a command takes
 # minutes, it is the same one at its smallest size.
 RUN: Final = {
@@ -46,6 +61,7 @@ RUN: Final = {
     "tessera-agent --help": "tests/deploy/test_documents.py::test_help_lists_the_settings",
     "tessera-bench replay": "tests/deploy/test_documents.py::test_replays",
     "tessera-bench ablation": "tests/benchmarks/test_ablation.py::test_the_command_prints_a_row_for_each",
+    "tessera-bench bound": "tests/benchmarks/test_bound.py::test_a_replay_meets_the_bounds_of_its_own_instance",
     "tessera-bench churn": "tests/benchmarks/test_churn.py::test_the_command_prints_one_json_object_a_run",
     "tessera-bench report": "tests/benchmarks/test_report.py::test_the_command_prints_tables_of_a_synthetic_trace",
     "tessera-bench agent": "tests/deploy/test_documents.py::test_measurements_at_their_smallest",
@@ -220,16 +236,36 @@ def value_of(known: Any, path: list[str]) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("module", "extra"),
-    [("extender", "extender"), ("nodeagent", "agent"), ("benchmarks", "bench"), ("extender.kubectl", "kubectl")],
-)
+@pytest.mark.parametrize(("module", "extra"), PARTS.items())
 def test_without_its_extra_a_program_says_which_one_to_install(module: str, extra: str) -> None:
     """The package brings every program, whichever extra was asked for."""
     bare = [sys.executable, "-S", "-m", module]  # -S: the standard library alone
     done = subprocess.run(bare, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert re.fullmatch(rf".+: \w+ is missing: install tessera-gpu\[{extra}\]\.\n", done.stderr)
+
+
+@pytest.mark.parametrize(("module", "extra"), PARTS.items())
+def test_a_program_needs_nothing_but_its_extra(module: str, extra: str) -> None:
+    """It says how it is used where nothing else is there."""
+    command = [sys.executable, "-c", ALONE, module, *brought(extra)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout.lower()
+
+
+def brought(extra: str) -> set[str]:
+    """Return the distributions that an extra brings, by uv.lock."""
+    locked = {one["name"]: one for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    todo, found = [("tessera-gpu", extra)], set[tuple[str, str]]()
+    while todo:
+        distribution, part = one = todo.pop()
+        if one not in found:
+            found.add(one)
+            by_part = {"": locked[distribution].get("dependencies", [])}
+            by_part |= locked[distribution].get("optional-dependencies", {})
+            todo += [(need["name"], extra) for need in by_part[part] for extra in ("", *need.get("extra", ()))]
+    return {distribution for distribution, _ in found}
 
 
 @pytest.mark.skipif(not (shutil.which("bash") and shutil.which("curl")), reason="README's block takes both")

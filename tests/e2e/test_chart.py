@@ -17,6 +17,7 @@ import yaml
 from tests.deploy.programs import tool
 from tests.deploy.rendered import CHART, KUBERNETES, MANIFEST, NAMESPACE, helm, manifest, template
 from tests.deploy.schemas import SUMS, faults, openapi
+from tests.deploy.test_chart import one_of
 from tests.deploy.test_deploy import document
 from tests.deploy.test_monitoring import panels
 from tests.e2e.controlplane.binaries import MissingComponentError
@@ -33,6 +34,7 @@ CERT_MANAGER: Final = (
 )
 EVERYTHING: Final = (
     *("--set", "networkPolicy.enabled=true", "--set", "monitoring.dashboard.enabled=true"),
+    *("--set", "networkPolicy.webhookFrom[0].ipBlock.cidr=10.0.0.0/28", "--set", "agent.runtimeClassName=gpu"),
     *("--set", "extender.settings.evict=enforce", "--set", "agent.settings.evict=true"),
     *("-a", "monitoring.coreos.com/v1"),
 )
@@ -125,6 +127,62 @@ def test_names_follow_the_release() -> None:
     assert "nvidia.com/gpu-memory" not in text
     assert "system:serviceaccount:shares:tessera-extender" in text
     assert "system:serviceaccount:cards:tessera-agent" in text
+
+
+@pytest.mark.parametrize(
+    ("classes", "listed"),
+    [
+        ({}, '["nvidia"]'),
+        ({"agent.runtimeClassName": ""}, '["nvidia"]'),
+        ({"agent.runtimeClassName": "gpu"}, '["nvidia","gpu"]'),
+        ({"agent.runtimeClassName": "gpu", "extender.settings.runtime_class": "cuda"}, '["nvidia","gpu","cuda"]'),
+    ],
+)
+def test_the_guard_knows_the_classes_that_reach_cards(classes: dict[str, str], listed: str) -> None:
+    """That of the agents and that of pods that ask, whatever they are called; a pod that names none is let in."""
+    made = template(*(word for name, value in classes.items() for word in ("--set", f"{name}={value}")))
+    guard = one_of(made, "ValidatingAdmissionPolicy", "tessera-guard")
+    refused = [one["expression"] for one in guard["spec"]["validations"] if "variables.runtime" in one["expression"]]
+    shipped = 'request.operation == "UPDATE" || !(variables.runtime.startsWith("nvidia") || variables.runtime in {})'
+    assert refused == [shipped.format(listed)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "given"),
+    [
+        ((), "nvidia"),
+        (("agent.runtimeClassName=gpu",), "gpu"),
+        (("agent.runtimeClassName=gpu", "extender.settings.runtime_class=cuda"), "cuda"),
+        (("extender.settings.runtime_class=",), ""),
+        (("agent.runtimeClassName=",), None),
+    ],
+)
+def test_pods_that_ask_get_the_agents_class_unless_a_setting_says_otherwise(
+    flags: tuple[str, ...], given: str | None
+) -> None:
+    """To say that they get none is to say otherwise."""
+    made = template(*(word for flag in flags for word in ("--set", flag)))
+    settings = yaml.safe_load(one_of(made, "ConfigMap", "tessera-extender")["data"]["extender.yaml"])
+    assert settings.get("runtime_class") == given
+
+
+@pytest.mark.parametrize(("evict", "may"), [("never", False), ("dry-run", False), ("enforce", True)])
+def test_only_who_evicts_may(evict: str, may: bool) -> None:
+    """A dry run tells by Events, which the extender may write in any case."""
+    made = template("--set", f"extender.settings.evict={evict}")
+    roles = [one for one in made if one["kind"] == "ClusterRole" and "extender" in one["metadata"]["name"]]
+    given = {resource for role in roles for rule in role["rules"] for resource in rule["resources"]}
+    assert ("pods/eviction" in given, "events" in given) == (may, True)
+
+
+def test_the_webhooks_port_can_be_kept_to_some() -> None:
+    """The others stay open to kubelets and Prometheus, of which nobody knows where they are."""
+    peer = "networkPolicy.webhookFrom[0].ipBlock.cidr=10.0.0.0/28"
+    for flags, sources in (((), {}), (("--set", peer), {"from": [{"ipBlock": {"cidr": "10.0.0.0/28"}}]})):
+        made = template("--set", "networkPolicy.enabled=true", *flags)
+        others, webhook = one_of(made, "NetworkPolicy", "tessera-extender")["spec"]["ingress"]
+        assert others == {"ports": [{"port": "probes"}, {"port": "scheduler"}]}
+        assert webhook == {"ports": [{"port": "webhook"}]} | sources
 
 
 def test_two_layouts_differ_where_they_must() -> None:

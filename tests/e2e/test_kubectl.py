@@ -179,9 +179,9 @@ def test_quota(stage: Stage) -> None:
     made = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}, "spec": {"hard": hard}}
     stage.plane.request("POST", "/api/v1/namespaces/default/resourcequotas", made)
     stage.plane.start_controllers("resourcequota-controller", name="quotas")
-    wait_until(lambda: stage.items("quota")[0]["used"] == "34Gi", "the quota is counted")
+    wait_until(lambda: stage.items("quota")[0]["usedMiB"] == 34 * 1024, "the quota is counted")
     right, wrong = stage.items("quota")
-    assert (right["hard"], right["left"], right["note"]) == ("128Gi", "94Gi", "")
+    assert (right["hardMiB"], right["leftMiB"], right["note"]) == (128 * 1024, 94 * 1024, "")
     assert wrong["note"].startswith("not a resource of Tessera's")
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from contract.names import WEBHOOKS
 from tests.e2e.admitted import Json, Stage, admitted, apply
 from tests.e2e.controlplane.cluster import KubectlError
 from tests.e2e.controlplane.waiting import wait_until
 from tests.e2e.scene import DEPLOY
+from tests.e2e.test_admission import completed, restore
 
 pytestmark = pytest.mark.e2e
 
@@ -80,6 +82,21 @@ def test_where_memory_is_bounded_it_is_said_in_gi(stage: Stage, notes: dict[str,
         " set tessera.gpu/memory to an amount such as 4Gi."
     ) in stage.refusal(pod("x", limits, **notes), namespace=TEAM)
     assert stage.refusal(pod("x", limits, **notes)) == ""
+
+
+def test_without_the_webhooks_memory_is_said_in_gi_too(stage: Stage) -> None:
+    """Nobody adds the share then, and the extender gives a part or the whole of a card for a utilization alone."""
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        stage.plane.kubectl("delete", kind, WEBHOOKS)
+    try:
+        wait_until(lambda: completed(stage) is False, "they are gone")
+        says = "The container 'main' does not say its GPU memory in Gi"
+        for limits in ({"nvidia.com/gpu-utilization": "100"}, {"nvidia.com/gpu-utilization": "30"}):
+            assert says in stage.refusal(pod("x", limits), namespace=TEAM)
+            assert stage.refusal(pod("x", limits)) == ""
+            assert says not in stage.refusal(pod("x", limits | {"nvidia.com/gpu-memory": "1Gi"}), namespace=TEAM)
+    finally:
+        restore(stage)
 
 
 def test_who_may_see_what(stage: Stage) -> None:

@@ -32,9 +32,19 @@ async def test_what_is_served() -> None:
             reply = await http.request(method, path)
             assert (reply.status_code, list(reply.json())) == (status, ["Error"])
         assert (await http.post("/mutate", content=b"{")).status_code == 400
-        assert (await http.post("/mutate", content=bytes(17 << 20))).status_code == 413
+        assert (await http.post("/mutate", content=bytes((7 << 20) + 1))).status_code == 413
     for name, code in (("mutate", 200), ("mutate", 400), ("mutate", 413), ("validate", 200)):
         assert metrics.requests.labels(name, code)._value.get() == 1
+
+
+@pytest.mark.anyio
+async def test_the_largest_review_is_taken() -> None:
+    """A debugger for a pod of the 3 MiB that an API server takes at most comes with that pod twice."""
+    large = pod({"name": "main", "env": [{"name": "X", "value": "x" * (3 << 20)}]}, memory="4Gi")
+    body = review(large, "UPDATE", oldObject=large, subResource="ephemeralcontainers")
+    async with client(build_admission(Admission(), Metrics())) as http:
+        reply = await http.post("/mutate", content=body)
+    assert (reply.status_code, reply.json()["response"]["allowed"]) == (200, True)
 
 
 def test_the_process_serves_them_with_given_files(tmp_path: Path) -> None:

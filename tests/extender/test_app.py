@@ -306,6 +306,10 @@ async def test_metrics_can_be_parsed(served: Served) -> None:
     served.service.state.saw_pod(bound(pod("bad"), "t4x4-0", text="?"))
     served.service.state.saw_pod(bound(pod("stray"), "t4x4-1"))
     served.service.state.saw_pod(bound(plain("other"), "t4x4-1"))
+    fleet = served.service.state.fleet
+    t4 = fleet.uuids[fleet.index["t4x4-1"]][0]
+    for name in ("one", "two"):
+        served.service.state.saw_pod(bound(pod(name), "t4x4-1", [(t4, 15000, 0)]))
     reply = await served.http.get("/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     samples = {
@@ -319,7 +323,16 @@ async def test_metrics_can_be_parsed(served: Served) -> None:
     assert samples["tessera_bind_total", "bound"] == 1
     assert samples["tessera_unaccounted_pods",] == 1
     assert samples["tessera_closed_nodes", "the assignment of a pod on the node cannot be read"] == 1
-    assert samples["tessera_assumed_pods",] + samples["tessera_holding_pods",] == 3
+    assert samples["tessera_assumed_pods",] + samples["tessera_holding_pods",] == 5
+    assert samples["tessera_overpromised_cards",] == 1
+
+
+async def test_a_quiet_watch_is_no_outage(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metric that alerts follow is what the verbs refuse by."""
+    monkeypatch.setattr(served.service.watch, "silence", lambda: 59.0)
+    assert "tessera_watch_outage_seconds 0.0" in (await served.http.get("/metrics")).text
+    monkeypatch.setattr(served.service.watch, "outage", lambda: 31.0)
+    assert "tessera_watch_outage_seconds 31.0" in (await served.http.get("/metrics")).text
 
 
 async def test_what_filter_answered_counts_until_the_bind_or_for_a_second(served: Served) -> None:

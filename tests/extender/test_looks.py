@@ -1,5 +1,6 @@
 """What people look at: /about and /explain on the service, and the page where it is asked for."""
 
+import time
 from importlib.metadata import version
 
 import pytest
@@ -15,14 +16,20 @@ ASKING = {
 
 
 async def test_about_tells_what_the_plugin_needs() -> None:
-    """Version, policy, the names of the resources, and that nothing is in the way."""
-    async with serve(memory_resource="example.com/memory") as served:
+    """Version, policy, the names of resources and namespaces, the time, and that nothing is in the way."""
+    settings = {"memory_resource": "example.com/memory", "pod_namespace": "prod", "agent_namespace": "gpu-agents"}
+    async with serve(silent_seconds=60, **settings) as served:
         told = (await served.http.get("/about")).json()
+    assert abs(told.pop("time") - time.time()) < 60
     assert told == {
         "version": version("tessera-gpu"),
         "policy": "binpack",
         "refusal": "",
         "resources": ["example.com/memory", "nvidia.com/gpu-utilization", "tessera.gpu/share"],
+        "namespace": "prod",
+        "agentNamespace": "gpu-agents",
+        "silentSeconds": 60,
+        "port": 8580,
     }
 
 

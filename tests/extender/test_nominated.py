@@ -94,6 +94,7 @@ def test_room_that_is_still_taken_is_kept_as_it_comes_free() -> None:
     """While the victim is leaving, what is free of its card is kept, and what is free of the other card is not."""
     going = held("going", on(0, 16), leaving=True)
     state = state_of(going, held("stays", on(1, 16)), nominated(), cards=2)
+    assert state.overpromised == {}, "what is kept is not promised twice"
     assert not passes(state, 0, "9Gi")
     assert passes(state, 0, "8Gi")
     with state.seen_by(low := nominated("", 0, "8Gi", "low")):

@@ -226,7 +226,9 @@ def test_a_card_promised_beyond_its_capacity_takes_nothing(beyond: tuple[int, in
         state.saw_pod(bound(pod(name), "n1", [(A10, *beyond)]))
     assert free(state, 0) == ABSENT
     assert free(state, 1) == (24576, 1000, 48)
-    assert state.closed == {}
+    assert (state.closed, state.overpromised) == ({}, {"n1": (A10,)})
+    state.lost_pod(pod("a"))
+    assert state.overpromised == {}
 
 
 def test_two_whole_owners_of_one_card() -> None:
@@ -235,6 +237,14 @@ def test_two_whole_owners_of_one_card() -> None:
     for name in ("a", "b"):
         state.saw_pod(bound(pod(name), "n1", [(A10, 0, 0)], exclusive=True))
     assert free(state) == ABSENT
+    assert state.overpromised == {"n1": (A10,)}
+
+
+def test_an_unhealthy_card_may_keep_its_promises() -> None:
+    """It takes nothing more, and gives what it has promised."""
+    state = state_of(gpu(A10, healthy=False))
+    state.saw_pod(bound(pod("a"), "n1", [(A10, 20000, 1000)]))
+    assert (free(state), state.overpromised) == (ABSENT, {})
 
 
 def test_an_inventory_that_goes_and_comes_back() -> None:

@@ -340,6 +340,7 @@ def view(state: ClusterState) -> dict[str, Any]:
     return {
         "rows": rows,
         "closed": why,
+        "overpromised": state.overpromised,
         "holdings": state.holdings,
         "assumed": state.assumed,
         "expected": state.expected,

@@ -2,6 +2,7 @@
 
 import re
 
+from extender.settings import Settings
 from nodeagent.metrics import PODS_PER_CARD, Metrics, View
 from nodeagent.use import CardUse, PodUse
 from tests.nodeagent.given import gpu, held
@@ -47,7 +48,8 @@ def test_shares_are_told_by_pod() -> None:
 
 
 def test_series_are_bounded() -> None:
-    """However many pods are on a card, so many of them are told and no more."""
-    crowd = tuple(PodUse(held(f"p{n}"), 1, None, 1) for n in range(500))
+    """All pods that may share a card are told, and however many are on it, no more."""
+    assert Settings.model_json_schema()["properties"]["sharers"]["maximum"] == PODS_PER_CARD
+    crowd = tuple(PodUse(held(f"p{n}"), 1, None, 1) for n in range(PODS_PER_CARD + 1))
     told = lines(View((gpu(),), {"GPU-a": CardUse(0, crowd)}))
     assert sum(line.startswith("tessera_pod_gpu_memory_used") for line in told) == PODS_PER_CARD

@@ -25,6 +25,8 @@ app.kubernetes.io/component: {{ . }}
 {{- range $setting, $name := dict "memory_resource" "nvidia.com/gpu-memory" "utilization_resource" "nvidia.com/gpu-utilization" "share_resource" "tessera.gpu/share" -}}
 {{- $text = $text | replace $name (get $set $setting | default $name) -}}
 {{- end -}}
+{{- $classes := list "nvidia" .root.Values.agent.runtimeClassName (get $set "runtime_class") | compact | uniq -}}
+{{- $text = $text | replace `["nvidia"]` (toJson $classes) -}}
 {{- $text -}}
 {{- end -}}
 
@@ -67,7 +69,9 @@ capabilities: {drop: [ALL]}
 {{- $made = merge $made (dict "webhook_certificates" "files" "webhook_cert" "/run/tessera/webhook/tls.crt" "webhook_key" "/run/tessera/webhook/tls.key") -}}
 {{- end -}}
 {{- end -}}
-{{- if .Values.agent.runtimeClassName }}{{ $made = merge $made (dict "runtime_class" (get .Values.extender.settings "runtime_class" | default .Values.agent.runtimeClassName)) }}{{ end -}}
+{{- if and .Values.agent.runtimeClassName (not (hasKey .Values.extender.settings "runtime_class")) -}}
+{{- $_ := set $made "runtime_class" .Values.agent.runtimeClassName -}}
+{{- end -}}
 {{- merge $made .Values.extender.settings | toYaml -}}
 {{- end -}}
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import trustme
 from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,6 +120,50 @@ def test_what_cannot_be_used_is_made_anew(wrong: dict[str, bytes]) -> None:
         assert anew is not None
         assert (anew.bundle, anew.version, anew.next_cert) == (anew.cert, kept.version, b"")
         assert anew.cert != first.cert
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [b"", b"x", make(NAMES, START)[0], trustme.CA().cert_pem.bytes()],
+    ids=["none", "no PEM", "another's", "another CA"],
+)
+def test_a_bundle_without_its_certificate_is_due(bundle: bytes) -> None:
+    """It gets the certificate, and the next one if there is one."""
+    first = due(None, NAMES, START)
+    assert first is not None
+    announced = due(first, NAMES, START + LIFETIME * 0.7)
+    assert announced is not None
+    assert due(replace(first, bundle=bundle), NAMES, START) == first
+    for known in (bundle, first.cert, announced.next_cert):
+        assert due(replace(announced, bundle=known), NAMES, START + LIFETIME * 0.8) == announced
+
+
+def test_a_bundle_with_the_ca_of_its_certificate_stays() -> None:
+    """Somebody else's certificate, as `kubectl create secret tls` keeps it, here without a newline at its end."""
+    ca = trustme.CA()
+    given = ca.issue_cert(*NAMES)
+    cert = given.cert_chain_pems[0].bytes()
+    kept = Kept(cert.rstrip(), given.private_key_pem.bytes(), ca.cert_pem.bytes(), version="1")
+    assert due(kept, NAMES, START) is None
+    alone = replace(kept, bundle=cert)
+    assert due(replace(kept, bundle=b""), NAMES, START) == alone
+    assert due(alone, NAMES, START) is None
+    following = due(kept, ("other.svc",), START)
+    assert following is not None
+    assert following.bundle == cert + following.next_cert
+
+
+async def test_a_secret_without_a_ca_is_healed(tmp_path: Path) -> None:
+    """By the leader, at its second look at the latest."""
+    first = due(None, NAMES, START)
+    assert first is not None
+    for bundle in (b"", make(NAMES, START)[0]):
+        cluster = Cluster(kept=replace(first, bundle=bundle, version="1"), version=1)
+        leader = Replica(cluster, tmp_path / "a", leads=True)
+        await leader.part.step()
+        await leader.part.step()
+        assert leader.served() == cluster.trusted == first.cert
+        assert cluster.kept == replace(first, version="2")
 
 
 async def test_whichever_replica_comes_first_writes_it(tmp_path: Path) -> None:

@@ -12,12 +12,15 @@ import msgspec
 from contract.inventory import API_VERSION
 from contract.names import AGENTS, GROUP
 from extender.kubectl.api import Api
+from extender.kubectl.facts import seconds
 from tests.builders import apart, bound, gpu, pod
 
 GPUNODES = "/apis/tessera.gpu/v1alpha1/gpunodes"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{AGENTS}/leases"
+COORDINATION = "/apis/coordination.k8s.io/v1/namespaces"
+LEASES = f"{COORDINATION}/{AGENTS}/leases"
+CONTROL_PLANE = f"{COORDINATION}/kube-system/leases"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.tessera.gpu"
 PROXY = "/api/v1/namespaces/tessera-system/services/http:tessera-extender:probes/proxy"
 NOW = "2026-05-01T12:00:00.000000Z"
@@ -113,8 +116,17 @@ def scene() -> Cluster:
         "reasons": [{"reason": "no card with enough free GPU memory", "nodes": 2, "examples": ["big", "small"]}],
         "why": dict.fromkeys(("small", "big"), "no card with enough free GPU memory"),
     }
-    about = {"version": "0.1.0", "policy": "binpack", "refusal": ""}
-    about["resources"] = ["nvidia.com/gpu-memory", "nvidia.com/gpu-utilization", "tessera.gpu/share"]  # type: ignore[assignment]
+    about = {
+        "version": "0.1.0",
+        "policy": "binpack",
+        "refusal": "",
+        "resources": ["nvidia.com/gpu-memory", "nvidia.com/gpu-utilization", "tessera.gpu/share"],
+        "namespace": "tessera-system",
+        "agentNamespace": AGENTS,
+        "silentSeconds": 90.0,
+        "port": 8580,
+        "time": seconds(NOW) + 10,
+    }
     hook = {"name": f"pods.{GROUP}", "failurePolicy": "Ignore", "clientConfig": {"caBundle": "Li4u"}}
     return Cluster(
         {

@@ -70,6 +70,17 @@ def test_which_namespace(words: str, path: str) -> None:
     assert path in paths(cluster)
 
 
+@pytest.mark.parametrize(("account", "expected"), [("team", "team"), (None, "default")])
+def test_without_a_context(tmp_path: Path, account: str | None, expected: str) -> None:
+    """As kubectl: the service account's namespace in a pod, else default."""
+    file = tmp_path / "namespace"
+    if account:
+        file.write_text(account)
+    said = b"error: current-context must exist in order to minify\n"
+    api = Api(account=file, _run=lambda command, **_: subprocess.CompletedProcess(command, 1, b"", said))
+    assert api.namespace() == expected
+
+
 def test_finished_pods_are_not_even_asked_for() -> None:
     """They hold nothing, and there may be many."""
     cluster = scene()
@@ -192,11 +203,19 @@ def test_an_extender_at_a_url(answering: str) -> None:
         (["quota", "-n", ""], ["default", "ml"]),
         (["explain", "st"], ["stray"]),
         (["doctor", ""], []),
+        (["explain", "-n", "ml", ""], ["broken"]),
+        (["explain", "--namespace=ml", ""], ["broken"]),
+        (["explain", "-o", "wide", "st"], ["stray"]),
+        (["explain", "-o", "wide", "stray", ""], []),
+        (["top", "-A", ""], ["cards", "namespaces", "nodes", "pods"]),
+        (["top", "-A", "pods", ""], []),
     ],
 )
 def test_completion(words: list[str], expected: list[str]) -> None:
     """Commands, choices, flags, and names that the API server knows."""
-    assert suggestions(words, scene().api) == expected
+    cluster = scene()
+    cluster.there["/api/v1/namespaces/ml/pods"] = [raw(pod("broken", namespace="ml"))]
+    assert suggestions(words, cluster.api) == expected
 
 
 def test_completion_is_silent_when_nobody_answers() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.node import Rules
+from extender.node import OVERPROMISED, Rules
 from extender.page.history import SAMPLES, History
 from extender.page.picture import PENDING, REASONS, WAIT_SECONDS, Picture, view
 from extender.state import ClusterState
@@ -115,6 +115,8 @@ def test_a_card_tells_who_and_how_much() -> None:
     assert first.shares == [("ml", "p", 4096, 500)]
     assert (first.mib, first.milli, first.used_mib, first.busy, first.foreign_mib) == (24576, 1000, 900, 7, 3)
     assert (first.reason, second.reason) == ("", "XID 79")
+    state.saw_pod(bound(pod("q"), "n0", [("GPU-a", 24576, 0)]))
+    assert view(state, "n0").cards[0].reason == OVERPROMISED
 
 
 @pytest.mark.anyio
