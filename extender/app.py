@@ -39,6 +39,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LEARN_SECONDS: Final = 0.2
+PREEMPT_SECONDS: Final = 3.0  # of kube-scheduler's 5: then the nodes that were looked at have to do
 
 NULL: Final = b"null"
 
@@ -73,6 +74,7 @@ class Service:
     listens: Callable[[], bool] = lambda: True  # it is known which agents are silent
     controllers: Sequence[Controller] = ()
     is_away: Callable[[], bool] = lambda: False  # the circuit to the API server is open
+    preempting: dict[str, object] = field(default_factory=dict)  # by UID of the pod, the question that counts
     answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -136,15 +138,22 @@ class Service:
         if args.pod is None or self.refusal():
             return wire.encode(PreemptResult())
         self.on_ask(args.pod)
+        uid, end = args.pod.metadata.uid, self.clock() + PREEMPT_SECONDS
+        this = self.preempting[uid] = object()
+        reply = {}
         try:
-            budgets = await self.binder.cluster.budgets()
+            for node, victims in preempt(self.state, args, await self.binder.cluster.budgets()):
+                if victims is not None:
+                    reply[node] = victims
+                await asyncio.sleep(0)  # a hundred nodes take longer than other questions should wait
+                # kube-scheduler hangs up after a while, and asks again: then nobody waits for this.
+                if self.clock() > end or self.preempting.get(uid) is not this:
+                    break
         except Unreachable:
             return wire.encode(PreemptResult())
-        reply = {}
-        for node, victims in preempt(self.state, args, budgets):
-            if victims is not None:
-                reply[node] = victims
-            await asyncio.sleep(0)  # a hundred nodes take longer than other questions should wait
+        finally:
+            if self.preempting.get(uid) is this:
+                del self.preempting[uid]
         return wire.encode(PreemptResult(reply))
 
     def _expect(self, pod: Pod, node: str) -> None:

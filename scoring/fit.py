@@ -72,12 +72,12 @@ def node_fits(demand: Demand, rows: Ints, room: Room) -> Bools:
     return (room.cpu[rows] >= demand.cpu_milli) & (room.ram[rows] >= demand.ram_mib)
 
 
-def fits(fleet: Fleet, demand: Demand, rows: Ints) -> Bools:
-    """Say which nodes' cards fit a demand now."""
+def fits(fleet: Fleet, demand: Demand, rows: Ints, budget: Budget | None = None) -> Bools:
+    """Say which nodes' cards fit a demand now; of several containers, as far as the search's budget goes."""
     ok = _each_fits(fleet, demand, rows, fleet.free)
     if len(demand.asks) > 1:
         at = np.flatnonzero(ok)
-        which, places, _ = _spread(fleet, demand, rows[at])
+        which, places, _ = _spread(fleet, demand, rows[at], budget)
         ok[at] = np.array([found is not None for found in places], np.bool_)[which] if len(at) else ok[at]
     return ok
 
@@ -172,7 +172,9 @@ def _first(fleet: Fleet, ask: Ask, rows: Ints, ok: Bools) -> Ints:
     return np.sort(rank.argsort(axis=1, kind="stable")[:, : ask.count], axis=1)
 
 
-def _spread(fleet: Fleet, demand: Demand, rows: Ints) -> tuple[Ints, list[Places | None], Bools]:
+def _spread(
+    fleet: Fleet, demand: Demand, rows: Ints, budget: Budget | None = None
+) -> tuple[Ints, list[Places | None], Bools]:
     """Return the kind of each node [R], for each kind the cards of each ask, or None if there is no way, and which
     kinds nobody looked at.
 
@@ -184,7 +186,7 @@ def _spread(fleet: Fleet, demand: Demand, rows: Ints) -> tuple[Ints, list[Places
     if allowed is not None:
         parts.append(allowed.astype(np.int64))
     _, first, which = np.unique(np.hstack(parts), axis=0, return_index=True, return_inverse=True)
-    kinds, budget = rows[first], Budget()
+    kinds, budget = rows[first], budget or Budget()
     want = [needs(fleet, ask, kinds) for ask in demand.asks]
     order = left(free.mib[kinds], free.milli[kinds], capacity.mib[kinds]).argsort(axis=1, kind="stable")
     places: list[Places | None] = [None] * len(kinds)

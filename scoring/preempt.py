@@ -16,13 +16,13 @@ from typing import Final
 
 import numpy as np
 
-from scoring.containers import Amount, Card, spread_out
+from scoring.containers import MOST_STATES, Amount, Budget, Card, spread_out
 from scoring.fit import needs, usable
 from scoring.model import Demand, Fleet
 
-MOST_LOOKS: Final = 2_000  # at sets of pods, on one node; the best answer until then stands
+MOST_LOOKS: Final = 2_000  # at sets of pods, on one node; the best answer until then stands, or the first one after
 MOST_IN_ALL: Final = 10_000  # of one question about many nodes
-SEVERAL: Final = 10  # looks that one costs if containers must be spread over cards
+SEVERAL: Final = 10  # looks that one costs if containers must be spread over cards, beside the states of that search
 ZERO: Final = 1 << 31  # added to each priority, or more pods of negative priority would be less harm
 
 Harm = tuple[int, int, int, int, float]
@@ -89,8 +89,12 @@ def least_victims(
         How many more disruptions each budget allows.
     forced
         Keys of occupants below that priority that go in any case.
+    looks
+        Once they are over, nodes are left out for a demand of several containers: each would take too long.
     """
     looks = looks or Looks()
+    if looks.left <= 0 and len(demand.asks) > 1:
+        return None
     search = _Search(emptied, demand, priority, occupants, allowed, forced, min(MOST_LOOKS, looks.left))
     before = search.left
     best = search.run()
@@ -231,7 +235,7 @@ class _Search:
     def _fits(self, room: _Room) -> bool:
         """Say whether the demand fits in some room."""
         asks = self.demand.asks
-        self.left -= 1 if len(asks) == 1 else SEVERAL
+        self.left -= 1
         if room.cpu < 0 or room.ram < 0:
             return False
         if len(asks) == 1:
@@ -240,7 +244,10 @@ class _Search:
             )
             return here >= asks[0].count
         cards: list[Card] = [(have, self.wants[c]) for c, have in room.cards.items()]
-        return spread_out(self.demand, cards) is not None
+        budget = Budget(MOST_STATES)
+        found = spread_out(self.demand, cards, budget)
+        self.left -= SEVERAL + MOST_STATES - budget.left
+        return found is not None
 
 
 def _twins(a: Occupant, b: Occupant) -> bool:

@@ -23,6 +23,7 @@ from extender.controllers import Clock, Pace, repeat
 from extender.metrics import Metrics
 from extender.state import EXPECT_SECONDS, ClusterState
 from extender.wire import Pod
+from scoring.containers import Budget
 from scoring.fit import fits, trials
 from scoring.model import Demand, Fleet, Ints, Placement
 from scoring.place import Board, charge_of
@@ -33,7 +34,8 @@ PAUSE_SECONDS: Final = 0.2
 GRACE_SECONDS: Final = 0.2  # kube-scheduler's own retry comes sooner
 PATIENCE_SECONDS: Final = 1.0  # for which a woken pod's room is kept from others
 LONGEST_PAUSE: Final = 60.0
-ASKS: Final = 200  # in one step: some milliseconds
+ASKS: Final = 200  # in one step: some milliseconds ...
+STATES: Final = 100  # ... and so many of the searches among the containers of one pod: some tens of them
 ROOMS: Final = 200  # looked at in one step, or an ask takes long
 FORGIVEN: Final = 8  # looked at in one step: each is asked about on every node
 PER_SECOND: Final = 50.0
@@ -106,13 +108,13 @@ class Nudge:
         for name, stamp in self.state.freed.items():
             self._rooms[name] = _Room(stamp, self._rooms[name].noticed if name in self._rooms else now)
         self.state.freed.clear()
-        self._forget()
+        self._forget(Budget(STATES))
         ripe = [name for name, room in self._rooms.items() if now - room.noticed >= GRACE_SECONDS][:ROOMS]
         if not ripe:
             return []
         if self._round is None:
             self._round = _Round({name: self._rooms[name].stamp for name in ripe})
-        return [*self._kept(ripe, now), *self._pass(self._round, now)]
+        return [*self._kept(ripe, now), *self._pass(self._round, now, Budget(STATES))]
 
     def _kept(self, ripe: list[str], now: float) -> list[Pod]:
         """Return the pods that room is kept for on some nodes, who missed that it is there by now."""
@@ -130,20 +132,24 @@ class Nudge:
                     chosen.append(pod)
         return chosen
 
-    def _forget(self) -> None:
+    def _forget(self, budget: Budget) -> None:
         """Let go of pods that are no longer waiting, and forgive those which nothing but cards keeps waiting."""
         for uid in [uid for uid in self._woken if uid not in self.state.asks]:
             del self._woken[uid]
         everywhere = np.arange(len(self.state.fleet))
         for uid in list(self._woken)[:FORGIVEN]:
-            woken = self._woken.pop(uid)
-            if fits(self.state.fleet, self.state.asks[uid].demand, everywhere).any():
+            woken, skipped = self._woken.pop(uid), budget.skipped
+            if (
+                fits(self.state.fleet, self.state.asks[uid].demand, everywhere, budget).any()
+                or budget.skipped > skipped
+            ):
                 self._woken[uid] = woken  # and is looked at again when all others were
 
-    def _pass(self, round_: _Round, now: float) -> list[Pod]:
+    def _pass(self, round_: _Round, now: float, budget: Budget) -> list[Pod]:
         """Place the pods that missed some room there, one after another, as if they came; return those to wake.
 
-        If that takes more than ASKS asks, the next passes go on with the others, and rooms are kept until then.
+        If that takes more than ASKS asks, or the budget of searches, the next passes go on with the others, and rooms
+        are kept until then.
         """
         fleet, guarded, asks = self.state.fleet, self.state.fleet.guarded, 0
         chosen: list[Pod] = []
@@ -157,9 +163,11 @@ class Nudge:
                     continue
                 if asks == ASKS:
                     return chosen
-                asks += 1
-                fit = fits(fleet, request.demand, rows)
+                asks, skipped = asks + 1, budget.skipped
+                fit = fits(fleet, request.demand, rows, budget)
                 if not fit.any():
+                    if budget.skipped > skipped:
+                        return chosen  # what was searched is known the next time, and takes nothing then
                     round_.hopeless.add(key)
                     continue
                 fit &= stamps > asked

@@ -1,5 +1,7 @@
 """preempt: kube-scheduler's candidates corrected card by card, and never an answer that harms it."""
 
+import asyncio
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extender.app import PREEMPT_SECONDS
 from extender.node import Rules
 from extender.pod import holding_of, request_of
 from extender.preempt import counts, preempt
@@ -28,6 +31,7 @@ from extender.wire import (
     preempt_decoder,
 )
 from tests.builders import Given, bound, gpu_node, node, plain, pod
+from tests.extender.served import serve
 
 GOLDEN = Path(__file__).parents[1] / "golden/wire"
 GIB = 1024
@@ -347,3 +351,23 @@ def test_the_clusters_boundary_makes_every_neighbour_a_victim() -> None:
     low.metadata.namespace = "other"
     state.saw_pod(low)
     assert answered(state, asking(memory="2Gi"), {"n1": []}) == {"n1": (["low"], 0)}
+
+
+@pytest.mark.anyio
+async def test_a_question_ends_with_its_time_or_with_the_next_one_about_the_pod() -> None:
+    """kube-scheduler hangs up and asks again: what nobody waits for is not gone on with."""
+    proposed = {f"n{i}": {"Pods": [{"UID": "x"}]} for i in range(9)}
+    asking = {"metadata": {"name": "p", "uid": "u", "namespace": "default"}}
+    body = json.dumps({"Pod": asking, "NodeNameToMetaVictims": proposed}).encode()
+
+    def told(reply: bytes) -> int:
+        return len(json.loads(reply)["NodeNameToMetaVictims"])
+
+    async with serve() as served:
+        service = served.service
+        assert told(await service.preempt(body)) == 9
+        both = await asyncio.gather(service.preempt(body), service.preempt(body))
+        assert list(map(told, both)) == [1, 9]
+        service.clock = itertools.count(0, PREEMPT_SECONDS + 1).__next__
+        assert told(await service.preempt(body)) == 1
+        assert service.preempting == {}

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scoring.containers import MOST_STATES
 from scoring.fit import fits, node_fits
 from scoring.model import WHOLE, Ask, Card, Demand, Fleet, Row, one
-from scoring.preempt import Looks, Occupant, broken, harm, least_victims
+from scoring.preempt import MOST_LOOKS, SEVERAL, Looks, Occupant, broken, harm, least_victims
 from tests.builders import card, demand, row
 from tests.scoring.worlds import SLOTS, demands
 
@@ -123,6 +124,23 @@ def test_a_hard_question_ends_and_its_answer_is_minimal() -> None:
     for back in keys | {""}:
         staying = [p for p in pods if p.key not in keys or p.key == back]
         assert room_for(node, demand(Ask(count=3, mib=40000)), staying) is (back == "")
+
+
+def test_containers_cost_looks_by_what_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight of them beside 32 pods: a node's search is bounded, and once the looks are over nodes are left out."""
+    monkeypatch.setattr("scoring.containers._known", {})
+    eight = Demand(tuple(Ask(mib=13900 - 800 * i) for i in range(8)), (tuple(range(8)),))
+    pods = [Occupant(str(i), 0, {i % 8: (3000 + 7 * i, 0, 1)}) for i in range(32)]
+    looks, nodes = Looks(), 0
+
+    def cleared() -> bool:
+        here = row(*(card(24576 - nodes) for _ in range(8)))
+        return least_victims(Fleet([("n", here)]), eight, 10, pods, looks=looks) is not None
+
+    while nodes < 100 and cleared():
+        nodes += 1
+    assert 0 < nodes < 100
+    assert -MOST_LOOKS - (SEVERAL + MOST_STATES) * len(pods) < looks.left <= 0
 
 
 def test_a_question_without_looks_left_still_has_an_answer() -> None:

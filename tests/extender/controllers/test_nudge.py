@@ -1,5 +1,6 @@
 """Who is woken, when, and who is not."""
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ from msgspec.structs import replace
 from contract.names import RETRY, Resources
 from extender.cluster import NotDone
 from extender.controllers import Pace, nudge
-from extender.controllers.nudge import ASKS, GRACE_SECONDS, PATIENCE_SECONDS, Nudge, _Woken
+from extender.controllers.nudge import ASKS, GRACE_SECONDS, PATIENCE_SECONDS, STATES, Nudge, _Woken
 from extender.node import Rules
 from extender.pod import request_of
 from extender.state import ClusterState
 from extender.wire import Condition, Pod, PodStatus
+from scoring.containers import MOST_STATES, Budget
 from scoring.fit import fits
-from tests.builders import bound, gpu, gpu_node, node, pod
+from tests.builders import bound, container, gpu, gpu_node, node, pod
 from tests.fakes import ScriptedCluster
 
 pytestmark = pytest.mark.anyio
@@ -347,3 +349,35 @@ def test_whom_it_wakes_fits_together_and_nothing_moves(asks: list[int], taken: l
             assert bench.state.reserve(p, asked, "n1") is not None
         elif len(woken) < burst:
             assert bench.state.reserve(p, asked, "n1") is None
+
+
+async def test_pods_of_many_containers_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step searches so far and no farther, and the next ones go on: in the end every pod had its look."""
+    budgets: list[Budget] = []
+
+    def made(left: int) -> Budget:
+        budgets.append(Budget(left))
+        return budgets[-1]
+
+    monkeypatch.setattr(nudge, "Budget", made)
+    monkeypatch.setattr("scoring.containers._known", {})
+    bench, draw = Bench(), Random(3)
+    mib = dict(zip("abcdefgh", (13900, 13000, 12500, 11900, 10800, 9700, 8600, 7500), strict=True))
+    many = [container(name) for name in mib]
+    for number in range(6):
+        asks = {f"tessera.gpu/memory.{name}": f"{amount - number}Mi" for name, amount in mib.items()}
+        bench.turn_away(pod(f"several-{number}", memory=None, annotations=asks, containers=many))
+    for name in (f"m{i}" for i in range(40)):
+        bench.state.saw_node(node(name))
+        bench.state.saw_inventory(gpu_node(name, 8))
+        shares = [(f"GPU-{name}-{card}", draw.randrange(10000, 13500), draw.randrange(100, 400)) for card in range(8)]
+        bench.state.saw_pod(bound(pod(f"held-{name}"), name, shares))
+    bench.nudge.due(bench.now)
+    for _ in range(200):
+        bench.now += GRACE_SECONDS
+        bench.nudge.due(bench.now)
+        if bench.nudge._round is None:
+            break
+    assert bench.nudge._round is None
+    assert sum(budget.left < STATES for budget in budgets) > 2, "it took several steps"
+    assert min(budget.left for budget in budgets) > -MOST_STATES
