@@ -27,7 +27,7 @@ from extender.request import BadDemand
 from extender.state import ClusterState
 from extender.wire import Budget, Meta, Pod
 from scoring.fit import ever_fits
-from scoring.preempt import Harm, harm
+from scoring.preempt import Harm, Looks, harm
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +171,7 @@ class Evict:
                 best = name, victims
             await asyncio.sleep(0)  # filter and bind do not wait for all of this
         self._tries = 0 if best else self._tries + 1
+        clearing.looks = Looks()  # of its own, whatever the others took
         again = clearing.here(best[0]) if best else None  # a moment has passed
         return (best[0], again) if best and again else None
 

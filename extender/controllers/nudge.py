@@ -36,6 +36,7 @@ PATIENCE_SECONDS: Final = 1.0  # for which a woken pod's room is kept from other
 LONGEST_PAUSE: Final = 60.0
 ASKS: Final = 200  # in one step: some milliseconds ...
 STATES: Final = 100  # ... and so many of the searches among the containers of one pod: some tens of them
+SEARCHES: Final = 20  # passes of a round that had to leave something out: other rooms wait for its end
 ROOMS: Final = 200  # looked at in one step, or an ask takes long
 FORGIVEN: Final = 8  # looked at in one step: each is asked about on every node
 PER_SECOND: Final = 50.0
@@ -77,6 +78,7 @@ class _Round:
     hopeless: set[Hashable] = field(default_factory=set)  # what fits none of them
     over: set[str] = field(default_factory=set)  # pods that were asked about since, or had their chance
     wanted: set[str] = field(default_factory=set)  # nodes whose room somebody may still use
+    searches: int = 0  # passes that had to leave something out
 
 
 @dataclass(slots=True)
@@ -159,16 +161,14 @@ class Nudge:
             for asked, pod in self._missed(int(stamps.max())):
                 uid, request = pod.metadata.uid, self.state.asks[pod.metadata.uid]
                 key = _key(request.demand, guarded=guarded)
-                if key in round_.hopeless or uid in round_.over:
+                if key in round_.hopeless or uid in round_.over or _spent(budget, request.demand):
                     continue
                 if asks == ASKS:
                     return chosen
                 asks, skipped = asks + 1, budget.skipped
                 fit = fits(fleet, request.demand, rows, budget)
                 if not fit.any():
-                    if budget.skipped > skipped:
-                        return chosen  # what was searched is known the next time, and takes nothing then
-                    round_.hopeless.add(key)
+                    round_.hopeless.update({key} if budget.skipped == skipped else ())
                     continue
                 fit &= stamps > asked
                 turn = self._turn(uid, now)
@@ -191,8 +191,18 @@ class Nudge:
         finally:
             for placement in reversed(taken):
                 fleet.give_back(placement)
-        self._end(round_)
+        if not budget.skipped:
+            self._end(round_)
+        else:
+            self._go_on(round_)
         return chosen
+
+    def _go_on(self, round_: _Round) -> None:
+        """Let the next pass begin anew, which knows what was searched; after some, other rooms have their turn."""
+        round_.searches += 1
+        if round_.searches >= SEARCHES:
+            round_.wanted.update(round_.rooms)
+            self._end(round_)
 
     def _end(self, round_: _Round) -> None:
         """Forget the rooms that nobody can use; the others come behind those that no round has looked at."""
@@ -237,6 +247,14 @@ class Nudge:
             log.info("Pod %s/%s could not be woken: %s", meta.namespace, meta.name, error)
         else:
             self.metrics.writes.labels("retry", "done").inc()
+
+
+def _spent(budget: Budget, demand: Demand) -> bool:
+    """Say whether a demand needs a search that there is no budget for."""
+    if len(demand.asks) < 2 or budget.left > 0:
+        return False
+    budget.skipped += 1
+    return True
 
 
 def _key(demand: Demand, *, guarded: bool) -> Hashable:

@@ -1,16 +1,19 @@
 """For whom room is made by eviction, on which node, and what holds it back."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from extender.cluster import Later, NotDone
-from extender.controllers import Pace
+from extender.controllers import Pace, evict
 from extender.controllers.evict import AGAIN_SECONDS, GRACE_SECONDS, KEPT_SECONDS, LATER_SECONDS, NONE_SECONDS, Evict
-from extender.pod import request_of
+from extender.pod import Request, request_of
+from extender.preempt import Clearing
 from extender.state import ClusterState
 from extender.wire import Condition, Pod
-from tests.builders import bound
+from scoring.preempt import Looks
+from tests.builders import bound, container
 from tests.extender.test_preempt import asking, budget, held, on, state_of
 from tests.fakes import ScriptedCluster
 
@@ -57,13 +60,13 @@ async def test_the_least_victim_goes_by_its_uid_and_both_pods_say_why() -> None:
     ]
     bench.state.saw_pod(held("c", on(0, 12, name="n2"), 1, "n2", leaving=True))
     with bench.state.seen_by(low := asking(0, memory="13Gi")):
-        assert not (bench.state.board().node_scores(_demand(bench.state, low)) > float("-inf")).any()
+        assert not (bench.state.board().node_scores(_request(bench.state, low).demand) > float("-inf")).any()
 
 
-def _demand(state: ClusterState, pod: Pod) -> Any:
+def _request(state: ClusterState, pod: Pod) -> Request:
     request = request_of(pod, state.rules.resources)
     assert request is not None
-    return request.demand
+    return request
 
 
 async def test_a_dry_run_says_it_and_does_nothing() -> None:
@@ -189,3 +192,16 @@ async def test_a_pod_that_was_unschedulable_for_long_is_known_by_its_questions()
         bench.turned_away(other)
     assert len(bench.evict._asked) == 64
     assert await bench.step() == []
+
+
+async def test_the_node_that_was_found_is_cleared_though_the_looks_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a pod of two containers nodes are left out once all looks are over, but not the one that is the best."""
+    two = {"tessera.gpu/memory.a": "16Gi", "tessera.gpu/memory.b": "8Gi"}
+    high = asking(memory=None, annotations=two, containers=[container("a"), container("b")])
+    more = held("c", on(0, 12, name="n2"), 4, "n2"), held("d", on(1, 12, name="n2"), 5, "n2")
+    bench = Bench(*FRAGMENTED, *more, high=high, nodes=2)
+    tried = Clearing(bench.state, high, _request(bench.state, high), [], Looks(1000))
+    assert (found := tried.here("n1"))
+    assert found.uids == ("uid-b",)
+    monkeypatch.setattr(evict, "Clearing", partial(Clearing, looks=Looks(1001 - tried.looks.left)))
+    assert await bench.step() == ["b"]

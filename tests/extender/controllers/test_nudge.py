@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from contract.names import RETRY, Resources
 from extender.cluster import NotDone
 from extender.controllers import Pace, nudge
-from extender.controllers.nudge import ASKS, GRACE_SECONDS, PATIENCE_SECONDS, STATES, Nudge, _Woken
+from extender.controllers.nudge import ASKS, GRACE_SECONDS, PATIENCE_SECONDS, SEARCHES, STATES, Nudge, _Woken
 from extender.node import Rules
 from extender.pod import request_of
 from extender.state import ClusterState
@@ -351,16 +351,8 @@ def test_whom_it_wakes_fits_together_and_nothing_moves(asks: list[int], taken: l
             assert bench.state.reserve(p, asked, "n1") is None
 
 
-async def test_pods_of_many_containers_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step searches so far and no farther, and the next ones go on: in the end every pod had its look."""
-    budgets: list[Budget] = []
-
-    def made(left: int) -> Budget:
-        budgets.append(Budget(left))
-        return budgets[-1]
-
-    monkeypatch.setattr(nudge, "Budget", made)
-    monkeypatch.setattr("scoring.containers._known", {})
+def crowded() -> Bench:
+    """Return a bench on which pods of eight containers missed the room of forty nodes."""
     bench, draw = Bench(), Random(3)
     mib = dict(zip("abcdefgh", (13900, 13000, 12500, 11900, 10800, 9700, 8600, 7500), strict=True))
     many = [container(name) for name in mib]
@@ -373,6 +365,20 @@ async def test_pods_of_many_containers_hold_up_nobody(monkeypatch: pytest.Monkey
         shares = [(f"GPU-{name}-{card}", draw.randrange(10000, 13500), draw.randrange(100, 400)) for card in range(8)]
         bench.state.saw_pod(bound(pod(f"held-{name}"), name, shares))
     bench.nudge.due(bench.now)
+    return bench
+
+
+async def test_pods_of_many_containers_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step searches so far and no farther, and the next ones go on: in the end every pod had its look."""
+    budgets: list[Budget] = []
+
+    def made(left: int) -> Budget:
+        budgets.append(Budget(left))
+        return budgets[-1]
+
+    monkeypatch.setattr(nudge, "Budget", made)
+    monkeypatch.setattr("scoring.containers._known", {})
+    bench = crowded()
     for _ in range(200):
         bench.now += GRACE_SECONDS
         bench.nudge.due(bench.now)
@@ -381,3 +387,21 @@ async def test_pods_of_many_containers_hold_up_nobody(monkeypatch: pytest.Monkey
     assert bench.nudge._round is None
     assert sum(budget.left < STATES for budget in budgets) > 2, "it took several steps"
     assert min(budget.left for budget in budgets) > -MOST_STATES
+
+
+async def test_searches_that_do_not_end_hold_up_no_other_pod_and_no_other_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where nothing that was searched is remembered: the small pod is woken at once, and the round ends."""
+    monkeypatch.setattr("scoring.containers.MOST_KNOWN", 0)
+    bench = crowded()
+    bench.state.saw_pod(replace(important(pod("small", memory="8Gi"), -1), status=UNSCHEDULABLE))
+    bench.now += GRACE_SECONDS
+    assert "small" in [woken.metadata.name for woken in bench.nudge.due(bench.now)]
+    for _ in range(SEARCHES):
+        bench.now += 0.01
+        bench.nudge.due(bench.now)
+        if bench.nudge._round is None:
+            break
+    assert bench.nudge._round is None
+    assert {f"m{i}" for i in range(40)} <= bench.nudge._rooms.keys(), "whoever was left out may still want them"
